@@ -1,7 +1,9 @@
-"""Compares training steps on a CPU with glibc's default allocator and with the settings of rules/common.smk.
+"""Compares training steps on a CPU with glibc's default allocator and with the settings of
+rules/common.smk.
 
-Prints JSON: tokens/s of both and their ratio, for the demo's larger model and for a small model with GPT-2's
-vocabulary. Each runs in a new process, since the settings are read when a process starts, and the two alternate.
+Prints JSON: tokens/s of both and their ratio, for the demo's larger model and for a small model
+with GPT-2's vocabulary. Each runs in a new process, since the settings are read when a process
+starts, and the two alternate.
 
     python benchmarks/allocator.py [--repeats 3]
 """
@@ -19,7 +21,10 @@ SETTINGS = {
     "MALLOC_TOP_PAD_": "67108864",
 }
 # vocab_size, d_model, n_layer, seq_len, batch_sequences, precision, steps
-MODELS = {"demo 2x64": (1024, 64, 2, 64, 16, "fp32", 100), "4x128, GPT-2 BPE": (50304, 128, 4, 128, 8, "bf16", 8)}
+MODELS = {
+    "demo 2x64": (1024, 64, 2, 64, 16, "fp32", 100),
+    "4x128, GPT-2 BPE": (50304, 128, 4, 128, 8, "bf16", 8),
+}
 
 STEPS = """
 import sys, time, torch
@@ -45,18 +50,27 @@ print(steps * batch * seq_len / (time.perf_counter() - start))
 
 
 def tokens_per_second(model: tuple, settings: dict[str, str]) -> float:
-    environment = {key: value for key, value in os.environ.items() if key not in SETTINGS} | settings
+    environment = {
+        key: value for key, value in os.environ.items() if key not in SETTINGS
+    } | settings
     command = [sys.executable, "-c", STEPS, repr(model)]
-    return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    return float(
+        subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats
     report = {}
     for name, model in MODELS.items():
-        pairs = [(tokens_per_second(model, {}), tokens_per_second(model, SETTINGS)) for _ in range(repeats)]
+        pairs = [
+            (tokens_per_second(model, {}), tokens_per_second(model, SETTINGS))
+            for _ in range(repeats)
+        ]
         report[name] = {
             "default_tokens_per_second": statistics.median(default for default, _ in pairs),
             "settings_tokens_per_second": statistics.median(ours for _, ours in pairs),

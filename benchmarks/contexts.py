@@ -1,10 +1,13 @@
-"""Measures a training step of ``architecture: contexts`` by its parts, and with the plain loss of all tokens.
+"""Measures a training step of ``architecture: contexts`` by its parts, and with the plain loss of
+all tokens.
 
-A step prepares a batch, computes loss and gradients, clips, and updates the head by each of some optimizers and the
-rest by AdamW. The tokens are drawn from Zipf's law. Each part is measured alone on one thread, in CPU seconds, as the
-median over the rounds; in training the next batch is prepared in a thread of its own. It prints Markdown.
+A step prepares a batch, computes loss and gradients, clips, and updates the head by each of some
+optimizers and the rest by AdamW. The tokens are drawn from Zipf's law. Each part is measured alone
+on one thread, in CPU seconds, as the median over the rounds; in training the next batch is prepared
+in a thread of its own. It prints Markdown.
 
-    python benchmarks/contexts.py [--vocab-size 50304] [--sequences 96] [--contexts 64] [--d-model 16] [--rounds 9]
+    python benchmarks/contexts.py [--vocab-size 50304] [--sequences 96] [--contexts 64] [--d-model
+    16] [--rounds 9]
 """
 
 import argparse
@@ -50,7 +53,9 @@ def cpu_milliseconds(work: Callable[[], object], rounds: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--vocab-size", type=int, default=50304)
     parser.add_argument("--sequences", type=int, default=96)
     parser.add_argument("--contexts", type=int, default=64)
@@ -60,14 +65,22 @@ def main() -> None:
     torch.set_num_threads(1)
     vocab_size, n_tokens = arguments.vocab_size, 4_000_000
     weights = 1 / np.arange(1, vocab_size + 1)
-    tokens = np.random.default_rng(0).choice(vocab_size, n_tokens, p=weights / weights.sum()).astype("<u4")
+    tokens = (
+        np.random.default_rng(0)
+        .choice(vocab_size, n_tokens, p=weights / weights.sum())
+        .astype("<u4")
+    )
     counts = np.bincount(tokens, minlength=vocab_size)
     training = Training(seq_len=SEQ_LEN, batch_sequences=arguments.sequences, weight_decay=0)
     batches = Batches(tokens, training, 1, WorkerGroup(torch.device("cpu")))
     settings = Model(
-        name="c", architecture="contexts", n_contexts=arguments.contexts, d_model=arguments.d_model, tied=False,
+        name="c",
+        architecture="contexts",
+        n_contexts=arguments.contexts,
+        d_model=arguments.d_model,
+        tied=False,
         learning_rate=6e-3,
-    )  # fmt: skip
+    )
     model = build_model(settings, vocab_size, SEQ_LEN, unigram_counts=counts)
     model.init_weights(1, 0.02)
     inputs, targets = batches.get(0)
@@ -79,14 +92,18 @@ def main() -> None:
     def plain() -> None:
         rows = slice(0, 1)  # of one sequence; the time is that of a batch divided by its sequences
         hidden = model.hidden(inputs[rows]).flatten(0, 1)
-        (sum_cross_entropy(hidden, model.head_weight, targets[rows].flatten()) / targets.numel()).backward()
+        (
+            sum_cross_entropy(hidden, model.head_weight, targets[rows].flatten()) / targets.numel()
+        ).backward()
 
     parts = {
         "preparing the batch": cpu_milliseconds(lambda: batches._read(1), arguments.rounds),
         "loss and gradients": cpu_milliseconds(loss, arguments.rounds),
     }
     for one in OPTIMIZERS:
-        optimizers = build_optimizers(model, model.embedding_parameters(), one, training, settings.learning_rate)
+        optimizers = build_optimizers(
+            model, model.embedding_parameters(), one, training, settings.learning_rate
+        )
         loss()
 
         def update(optimizers=optimizers) -> None:
@@ -104,7 +121,10 @@ def main() -> None:
     for name, milliseconds in parts.items():
         print(f"| {name} | {milliseconds:.2f} | {100 * milliseconds / step:.0f} % |")
     whole = arguments.sequences * cpu_milliseconds(plain, min(3, arguments.rounds))
-    print(f"| loss and gradients with the softmax of each token | {whole:.0f} | {whole / gradients:.0f} times ours |")
+    print(
+        f"| loss and gradients with the softmax of each token | {whole:.0f} |"
+        f" {whole / gradients:.0f} times ours |"
+    )
     batches.close()
 
 

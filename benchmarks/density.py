@@ -1,8 +1,10 @@
-"""How dense the code is: tokens, tokens a line, modules, long functions, and the words of the pages.
+"""How dense the code is: tokens, tokens a line, modules, long functions, and the words of the
+pages.
 
 python benchmarks/density.py
 
-Comments, docstrings and blank lines count as nothing. The numbers are a compass: nothing goes for their sake.
+Comments, docstrings and blank lines count as nothing. The numbers are a compass: nothing goes for
+their sake.
 """
 
 import ast
@@ -11,19 +13,31 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SILENT = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
     tokenize.ENDMARKER,
-}  # fmt: skip
+}
 
 
 def docstring_lines(tree: ast.Module) -> set[int]:
-    """Return the numbers of the lines that docstrings of modules, classes, functions and attributes take."""
+    """Return the numbers of the lines that docstrings of modules, classes, functions and attributes
+    take."""
     strings = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
     ]
-    return {line for node in strings for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return {
+        line
+        for node in strings
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
 
 
 def measure(folder: Path) -> dict[str, float]:
@@ -63,7 +77,10 @@ def main() -> None:
     for folder in (ROOT / "src", *sorted((ROOT / "packages").glob("*/src"))):
         print(folder.relative_to(ROOT), measure(folder))
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-    print("words of README, CONTRIBUTING and docs:", sum(len(page.read_text().split()) for page in pages))
+    print(
+        "words of README, CONTRIBUTING and docs:",
+        sum(len(page.read_text().split()) for page in pages),
+    )
 
 
 if __name__ == "__main__":

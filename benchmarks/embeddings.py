@@ -1,9 +1,11 @@
-"""Measures time and memory of all metrics of an embedding matrix, and how many times faster they are than directly.
+"""Measures time and memory of all metrics of an embedding matrix, and how many times faster they
+are than directly.
 
-The direct way is that of the authors' analysis in float64: a general eigensolver, one product per eigenvector,
-and a full singular value decomposition. The matrices are drawn: one like Adam's, with a mean that dominates and norms
-that follow the frequency, and one like Coupled Adam's. Both ways take turns. Prints JSON: seconds and CPU seconds (the
-minima), their ratios, the largest relative difference of the isotropy, and the peak memory of our way.
+The direct way is that of the authors' analysis in float64: a general eigensolver, one product per
+eigenvector, and a full singular value decomposition. The matrices are drawn: one like Adam's, with
+a mean that dominates and norms that follow the frequency, and one like Coupled Adam's. Both ways
+take turns. Prints JSON: seconds and CPU seconds (the minima), their ratios, the largest relative
+difference of the isotropy, and the peak memory of our way.
 
     python benchmarks/embeddings.py
     python benchmarks/embeddings.py --shape 50304x2560 --no-direct
@@ -31,9 +33,12 @@ def drawn(kind: str, n_rows: int, width: int) -> tuple[Array, NDArray[np.int64]]
     """Return a matrix and the counts of its tokens, which follow Zipf's law."""
     rng = np.random.default_rng(0)
     counts = (1e8 / np.arange(1, n_rows + 1)).astype(np.int64)
-    # The spectrum falls by a factor of 20; the matrix is made in place, so that the peak of memory is not here.
+    # The spectrum falls by a factor of 20; the matrix is made in place, so that the peak of memory
+    # is not here.
     embeddings = rng.standard_normal((n_rows, width))
-    embeddings *= np.geomspace(1.0, 0.05, width) * (2.0 if kind == "coupled" else 0.5) / math.sqrt(width)
+    embeddings *= (
+        np.geomspace(1.0, 0.05, width) * (2.0 if kind == "coupled" else 0.5) / math.sqrt(width)
+    )
     if kind == "adam":
         embeddings += rng.standard_normal(width) / math.sqrt(width)
     embeddings *= np.linspace(1.2, 0.8, n_rows)[:, None]
@@ -43,7 +48,9 @@ def drawn(kind: str, n_rows: int, width: int) -> tuple[Array, NDArray[np.int64]]
 def direct_metrics(embeddings: Array, counts: NDArray[np.int64]) -> dict[str, float]:
     """Return the paper's metrics by their formulas, one after another."""
     directions = np.real(np.linalg.eig(embeddings.T @ embeddings).eigenvectors)
-    z = [np.exp(signed).sum() for c in directions.T for p in (embeddings @ c,) for signed in (p, -p)]
+    z = [
+        np.exp(signed).sum() for c in directions.T for p in (embeddings @ c,) for signed in (p, -p)
+    ]
     singular = np.linalg.svd(embeddings, full_matrices=False)[1]
     lengths = np.linalg.norm(embeddings, axis=1)
     mean = embeddings.mean(axis=0)
@@ -63,7 +70,9 @@ def timed(function: Callable[[], dict[str, float]]) -> tuple[float, float, dict[
     return time.perf_counter() - wall, time.process_time() - cpu, found
 
 
-def measure(kind: str, shape: tuple[int, int], scale: float, repeats: int, direct: bool) -> dict[str, Any]:
+def measure(
+    kind: str, shape: tuple[int, int], scale: float, repeats: int, direct: bool
+) -> dict[str, Any]:
     embeddings, counts = drawn(kind, *shape)
     embeddings *= scale
     ours = [timed(lambda: embedding_metrics(embeddings, counts, "both_signs"))]
@@ -87,7 +96,9 @@ def measure(kind: str, shape: tuple[int, int], scale: float, repeats: int, direc
         result |= {
             "direct_seconds": min(run[0] for run in theirs),
             "direct_cpu_seconds": min(run[1] for run in theirs),
-            "largest_relative_difference": max(abs(metrics[name] / reference[name] - 1) for name in reference),
+            "largest_relative_difference": max(
+                abs(metrics[name] / reference[name] - 1) for name in reference
+            ),
         }
         for clock in ("seconds", "cpu_seconds"):
             result[f"times_faster_{clock}"] = result[f"direct_{clock}"] / result[clock]
@@ -97,14 +108,20 @@ def measure(kind: str, shape: tuple[int, int], scale: float, repeats: int, direc
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--shape", default="50304x768")
-    parser.add_argument("--matrices", nargs="+", default=["adam", "coupled"], choices=("adam", "coupled"))
-    parser.add_argument("--scale", type=float, default=1.0, help="factor of the matrices, which decides their norms")
+    parser.add_argument(
+        "--matrices", nargs="+", default=["adam", "coupled"], choices=("adam", "coupled")
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor of the matrices, which decides their norms"
+    )
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--no-direct", action="store_true")
     arguments = parser.parse_args()
     n_rows, width = map(int, arguments.shape.split("x"))
     for kind in arguments.matrices:
-        found = measure(kind, (n_rows, width), arguments.scale, arguments.repeats, not arguments.no_direct)
+        found = measure(
+            kind, (n_rows, width), arguments.scale, arguments.repeats, not arguments.no_direct
+        )
         print(json.dumps(found), flush=True)
 
 

@@ -1,10 +1,12 @@
-"""How often each test over seeds is wrong, how often intervals hold, and the power of the paper's test, by simulation.
+"""How often each test over seeds is wrong, how often intervals hold, and the power of the paper's
+test, by simulation.
 
     python benchmarks/error_rates.py [--studies 10000]
 
-A study is two optimizers with S seeds each, a table several optimizers and metrics. Values are normal with standard
-deviation 1, in tables also with another ``spread`` of one optimizer. ``correlation`` is that of two runs of one seed,
-which share data and initial weights. Tests, intervals and corrections are those of ``tests.csv``.
+A study is two optimizers with S seeds each, a table several optimizers and metrics. Values are
+normal with standard deviation 1, in tables also with another ``spread`` of one optimizer.
+``correlation`` is that of two runs of one seed, which share data and initial weights. Tests,
+intervals and corrections are those of ``tests.csv``.
 """
 
 import argparse
@@ -38,7 +40,8 @@ CORRECTED = ("p_holm", "p_bh", "p_paired_holm")
 
 @dataclass(frozen=True)
 class Rates:
-    """Shares of studies: with p < 5 % by test, in a direction fixed before; whose interval has the true difference.
+    """Shares of studies: with p < 5 % by test, in a direction fixed before; whose interval has the
+    true difference.
 
     ``equivalent`` is the share that is found within a margin as large as the true difference.
     """
@@ -49,17 +52,26 @@ class Rates:
 
 
 def draw(
-    n_studies: int, n_seeds: int, correlation: float, difference: float, rng: np.random.Generator, n_optimizers: int = 2
+    n_studies: int,
+    n_seeds: int,
+    correlation: float,
+    difference: float,
+    rng: np.random.Generator,
+    n_optimizers: int = 2,
 ) -> Floats:
-    """Return values of shape (studies, optimizers, seeds); the first optimizer is better by ``difference``."""
+    """Return values of shape (studies, optimizers, seeds); the first optimizer is better by
+    ``difference``."""
     common = rng.normal(size=(n_studies, 1, n_seeds)) * math.sqrt(correlation)
-    values = common + rng.normal(size=(n_studies, n_optimizers, n_seeds)) * math.sqrt(1 - correlation)
+    values = common + rng.normal(size=(n_studies, n_optimizers, n_seeds)) * math.sqrt(
+        1 - correlation
+    )
     values[:, 0] += difference
     return np.asarray(values)
 
 
 def rates(values: Floats, difference: float, margin: float) -> Rates:
-    """Return the rates of drawn studies, of shape (studies, 2, seeds), with the true ``difference``."""
+    """Return the rates of drawn studies, of shape (studies, 2, seeds), with the true
+    ``difference``."""
     significant = dict.fromkeys(TESTS, 0)
     covered = dict.fromkeys(INTERVALS, 0)
     equivalent = 0
@@ -69,7 +81,11 @@ def rates(values: Floats, difference: float, margin: float) -> Rates:
         found = (test.p_value, test.p_welch, pairs.p_value, pairs.p_permutation)
         for name, p_value in zip(TESTS, found, strict=True):
             significant[name] += p_value < ALPHA
-        ends = ((test.low, test.high), (pairs.low, pairs.high), (pairs.bootstrap_low, pairs.bootstrap_high))
+        ends = (
+            (test.low, test.high),
+            (pairs.low, pairs.high),
+            (pairs.bootstrap_low, pairs.bootstrap_high),
+        )
         for name, (low, high) in zip(INTERVALS, ends, strict=True):
             covered[name] += low <= difference <= high
         equivalent += equivalence_p(test.difference, test.standard_error, test.df, margin) < ALPHA
@@ -82,7 +98,8 @@ def rates(values: Floats, difference: float, margin: float) -> Rates:
 
 
 def corrected(values: Floats) -> dict[str, tuple[float, float]]:
-    """Return by column the share of drawn tables of shape (tables, metrics, optimizers, seeds) with a p < 5 %.
+    """Return by column the share of drawn tables of shape (tables, metrics, optimizers, seeds) with
+    a p < 5 %.
 
     The first share is over all pairs of optimizers, the second over those that ``tests.csv`` shows.
     """
@@ -90,26 +107,39 @@ def corrected(values: Floats) -> dict[str, tuple[float, float]]:
     for of_table in values.tolist():
         table = [
             compare_all(
-                {str(key): dict(enumerate(seeds)) for key, seeds in enumerate(each)}, METRICS["acc"], True, math.nan
+                {str(key): dict(enumerate(seeds)) for key, seeds in enumerate(each)},
+                METRICS["acc"],
+                True,
+                math.nan,
             )
             for each in of_table
         ]
         rows = [row for of_metric in table for row in of_metric]
-        shown = [row for pairs in table for row in pairs if row["optimizer"] == pairs[0]["optimizer"]]
+        shown = [
+            row for pairs in table for row in pairs if row["optimizer"] == pairs[0]["optimizer"]
+        ]
         correct(rows)
         for name, count in counts.items():
             count[0] += any(row[name] < ALPHA for row in rows)
             count[1] += any(row[name] < ALPHA for row in shown)
-    return {name: (every / len(values), best / len(values)) for name, (every, best) in counts.items()}
+    return {
+        name: (every / len(values), best / len(values)) for name, (every, best) in counts.items()
+    }
 
 
 def speedups(
-    curve: str, tokens: tuple[int, ...], n_seeds: int, correlation: float, n_studies: int, rng: np.random.Generator
+    curve: str,
+    tokens: tuple[int, ...],
+    n_seeds: int,
+    correlation: float,
+    n_studies: int,
+    rng: np.random.Generator,
 ) -> tuple[float, float, float]:
-    """Return how often the interval of a speedup of 1.5 holds it, how often it has both ends, how often it is refused.
+    """Return how often the interval of a speedup of 1.5 holds it, how often it has both ends, how
+    often it is refused.
 
-    The reference has losses of a true ``curve`` at ``tokens``, with normal noise of 0.01. The first two shares are of
-    those that are not refused.
+    The reference has losses of a true ``curve`` at ``tokens``, with normal noise of 0.01. The first
+    two shares are of those that are not refused.
     """
     true = 1.5 * tokens[0]
     losses = np.array([CURVES[curve](count) for count in (true, *tokens)])[:, None]
@@ -125,10 +155,12 @@ def speedups(
 
 
 def tuned_apart(curvature: float, n_seeds: int, n_studies: int, rng: np.random.Generator) -> float:
-    """Return how often two copies of one optimizer, each tuned by a trial of its own, differ with p < 5 %, two-sided.
+    """Return how often two copies of one optimizer, each tuned by a trial of its own, differ with p
+    < 5 %, two-sided.
 
-    The true loss is a parabola of ``curvature`` over the logarithm of six rates, each twice the one before, whose least
-    lies somewhere in their middle. A trial has one seed. All noise is normal with standard deviation 1.
+    The true loss is a parabola of ``curvature`` over the logarithm of six rates, each twice the one
+    before, whose least lies somewhere in their middle. A trial has one seed. All noise is normal
+    with standard deviation 1.
     """
     powers = np.arange(6)
     n_apart = 0
@@ -137,7 +169,11 @@ def tuned_apart(curvature: float, n_seeds: int, n_studies: int, rng: np.random.G
         samples = []
         for _ in range(2):
             tried = [
-                Tried(SimpleNamespace(embedding_lr=2.0**power, model_lr=1.0), (loss + rng.normal(),), (None,))  # type: ignore[arg-type]
+                Tried(
+                    SimpleNamespace(embedding_lr=2.0**power, model_lr=1.0),
+                    (loss + rng.normal(),),
+                    (None,),
+                )  # type: ignore[arg-type]
                 for power, loss in zip(powers, true, strict=True)
             ]
             chosen = choose(None, tried)  # type: ignore[arg-type]
@@ -148,7 +184,8 @@ def tuned_apart(curvature: float, n_seeds: int, n_studies: int, rng: np.random.G
 
 
 def power(difference: float, n_seeds: int) -> float:
-    """Return the power of the one-sided t-test for independent runs in closed form: a noncentral t."""
+    """Return the power of the one-sided t-test for independent runs in closed form: a noncentral
+    t."""
     df = 2 * n_seeds - 2
     critical = stats.t.isf(ALPHA, df)
     return float(stats.nct.sf(critical, df, difference * math.sqrt(n_seeds / 2)))
@@ -170,21 +207,47 @@ def main() -> None:
             edge = rates(draw(n_studies // 2, n_seeds, correlation, 2.0, rng), 2.0, margin=2.0)
             shares = [*null.significant.values(), edge.equivalent, *null.covered.values()]
             print(
-                f"| {n_seeds} | {correlation:g} | {' | '.join(f'{100 * share:.1f}' for share in shares)} |", flush=True
+                f"| {n_seeds} | {correlation:g} |"
+                f" {' | '.join(f'{100 * share:.1f}' for share in shares)} |",
+                flush=True,
             )
-    print("\n| seeds | true difference | t-test | closed form | paired, correlation 0.9 |\n|---|---|---|---|---|")
+    print(
+        "\n| seeds | true difference | t-test | closed form | paired, correlation 0.9"
+        " |\n|---|---|---|---|---|"
+    )
     for n_seeds in (3, 5):
         for difference in (1.0, 2.0, 3.0):
             alone = rates(draw(n_studies, n_seeds, 0.0, difference, rng), difference, margin=1.0)
             paired = rates(draw(n_studies, n_seeds, 0.9, difference, rng), difference, margin=1.0)
-            shares = [alone.significant["t-test"], power(difference, n_seeds), paired.significant["paired"]]
+            shares = [
+                alone.significant["t-test"],
+                power(difference, n_seeds),
+                paired.significant["paired"],
+            ]
             print(
-                f"| {n_seeds} | {difference:g} | {' | '.join(f'{100 * share:.1f}' for share in shares)} |", flush=True
+                f"| {n_seeds} | {difference:g} |"
+                f" {' | '.join(f'{100 * share:.1f}' for share in shares)} |",
+                flush=True,
             )
-    print(f"\nSome p < 5 % among all pairs (among those shown), {n_studies:,} tables of equal optimizers")
-    columns = ["optimizers", "metrics", "seeds", "correlation", "spread", "Holm", "Benjamini-Hochberg", "Holm, paired"]
+    print(
+        f"\nSome p < 5 % among all pairs (among those shown), {n_studies:,} tables of equal"
+        " optimizers"
+    )
+    columns = [
+        "optimizers",
+        "metrics",
+        "seeds",
+        "correlation",
+        "spread",
+        "Holm",
+        "Benjamini-Hochberg",
+        "Holm, paired",
+    ]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    alike, unlike = product((2, 4, 8), (1, 8), (3, 5), (0.0, 0.5), (1,)), product((2, 4), (8,), (3,), (0.0,), (3, 10))
+    alike, unlike = (
+        product((2, 4, 8), (1, 8), (3, 5), (0.0, 0.5), (1,)),
+        product((2, 4), (8,), (3,), (0.0,), (3, 10)),
+    )
     for n_optimizers, n_metrics, n_seeds, correlation, spread in (*alike, *unlike):
         values = draw(n_studies * n_metrics, n_seeds, correlation, 0.0, rng, n_optimizers)
         values[:, 0] *= spread
@@ -195,12 +258,25 @@ def main() -> None:
     print("\n| curvature | seeds | two copies, each tuned, differ |\n|---|---|---|")
     for curvature, n_seeds in product((0.0, 0.25, 0.5, 1.0, 2.0), (3, 5)):
         print(
-            f"| {curvature:g} | {n_seeds} | {100 * tuned_apart(curvature, n_seeds, n_studies, rng):.1f} |", flush=True
+            f"| {curvature:g} | {n_seeds} |"
+            f" {100 * tuned_apart(curvature, n_seeds, n_studies, rng):.1f} |",
+            flush=True,
         )
-    print("\n| curve | tokens | seeds | correlation | speedup held | with both ends | refused |\n|" + "---|" * 7)
-    for curve, tokens, n_seeds, correlation in product(CURVES, ((1, 2, 4), (1, 2, 4, 8), (1, 4, 16)), (3, 5), (0, 0.9)):
-        shares = (f"{100 * share:.1f}" for share in speedups(curve, tokens, n_seeds, correlation, n_studies, rng))
-        print(f"| {curve} | {tokens} | {n_seeds} | {correlation:g} | {' | '.join(shares)} |", flush=True)
+    print(
+        "\n| curve | tokens | seeds | correlation | speedup held | with both ends | refused |\n|"
+        + "---|" * 7
+    )
+    for curve, tokens, n_seeds, correlation in product(
+        CURVES, ((1, 2, 4), (1, 2, 4, 8), (1, 4, 16)), (3, 5), (0, 0.9)
+    ):
+        shares = (
+            f"{100 * share:.1f}"
+            for share in speedups(curve, tokens, n_seeds, correlation, n_studies, rng)
+        )
+        print(
+            f"| {curve} | {tokens} | {n_seeds} | {correlation:g} | {' | '.join(shares)} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Prints the estimated training step of the paper's models, for docs/performance.md; it measures nothing.
+"""Prints the estimated training step of the paper's models, for docs/performance.md; it measures
+nothing.
 
     python benchmarks/estimate.py
 
@@ -17,16 +18,26 @@ CONFIGS = Path(__file__).parents[1] / "workflow" / "config"
 
 def main() -> None:
     """Print the table."""
-    print("| model | GPUs | micro-batches | products, ms | attention | logits | layers | weights | MFU |")
+    print(
+        "| model | GPUs | micro-batches | products, ms | attention | logits | layers | weights |"
+        " MFU |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     plan = make_plan(load_any_study(CONFIGS / "paper.yaml"), [CONFIGS])
     names = dict.fromkeys(cell.model.name for cell in plan.cells.values())
-    for cell in (next(cell for cell in plan.cells.values() if cell.model.name == name) for name in names):
+    for cell in (
+        next(cell for cell in plan.cells.values() if cell.model.name == name) for name in names
+    ):
         execution = cell.study.execution
-        micro_batches = -(-local_sequences(cell, execution) // memory_of(cell, execution).micro_batch_sequences)
+        micro_batches = -(
+            -local_sequences(cell, execution) // memory_of(cell, execution).micro_batch_sequences
+        )
         parts = [f"{1000 * seconds:.0f}" for seconds in step_parts(cell, execution).values()]
         mfu = 100 * estimated_mfu(cell, execution)
-        print(f"| {cell.model.name} | {execution.gpus} | {micro_batches} | {' | '.join(parts)} | {mfu:.0f} % |")
+        print(
+            f"| {cell.model.name} | {execution.gpus} | {micro_batches} | {' | '.join(parts)} |"
+            f" {mfu:.0f} % |"
+        )
 
 
 if __name__ == "__main__":

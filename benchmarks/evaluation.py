@@ -1,13 +1,16 @@
-"""Compares our scoring of downstream tasks with lm-eval's own ``hf`` model: documents per second, memory, and scores.
+"""Compares our scoring of downstream tasks with lm-eval's own ``hf`` model: documents per second,
+memory, and scores.
 
-Both score the same untrained model on the same tasks with the same precision and batch budget, one after the other,
-each in a process of its own. Documents are taken at even distances, since a task may begin with its shortest. Prints a
-table, and one JSON object with everything.
+Both score the same untrained model on the same tasks with the same precision and batch budget, one
+after the other, each in a process of its own. Documents are taken at even distances, since a task
+may begin with its shortest. Prints a table, and one JSON object with everything.
 
-    python benchmarks/evaluation.py [--data FOLDER] [--model gpt2-4x256] [--limit 20] [--keep-memory] [--out FILE]
+    python benchmarks/evaluation.py [--data FOLDER] [--model gpt2-4x256] [--limit 20]
+    [--keep-memory] [--out FILE]
 
-The folder has ``hub``, a mirror of the paper's tasks as in ``paths.hub_mirror``, and GPT-2's ``tokenizer/hf_gpt2``; by
-default it is the one in the variable ``CAB_REAL_DATA``. Without one the tasks are those of the generated language.
+The folder has ``hub``, a mirror of the paper's tasks as in ``paths.hub_mirror``, and GPT-2's
+``tokenizer/hf_gpt2``; by default it is the one in the variable ``CAB_REAL_DATA``. Without one the
+tasks are those of the generated language.
 """
 
 import argparse
@@ -38,7 +41,12 @@ def make_study(arguments: argparse.Namespace) -> Study:
     values: dict[str, Any] = {
         "study": "benchmark",
         "models": [arguments.model],
-        "training": {"seq_len": arguments.seq_len, "batch_sequences": 1, "warmup_steps": 0, "precision": "fp32"},
+        "training": {
+            "seq_len": arguments.seq_len,
+            "batch_sequences": 1,
+            "warmup_steps": 0,
+            "precision": "fp32",
+        },
         "grid": [{"models": [arguments.model], "tokens": [{"steps": 1}], "optimizers": ["adamw"]}],
         "execution": {"evaluation_batch_sequences": arguments.batch_sequences},
     }
@@ -46,13 +54,34 @@ def make_study(arguments: argparse.Namespace) -> Study:
     if arguments.data is None:
         source = {"kind": "synthetic", "n_words": 4000, "n_task_items": 400, "n_tokens": 100_000}
         split = {"val_fraction": 0.05, "test_fraction": 0.05}
-        values["data"] = {"name": "words", "source": source, "tokenizer": "word", "vocab_size": 4096, "split": split}
-        values["evaluation"] = {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"} | chosen}
+        values["data"] = {
+            "name": "words",
+            "source": source,
+            "tokenizer": "word",
+            "vocab_size": 4096,
+            "split": split,
+        }
+        values["evaluation"] = {
+            "word_similarity": "synthetic",
+            "downstream": {"tasks": "synthetic"} | chosen,
+        }
     else:
         data = arguments.data
-        values["paths"] = {"text": ".", "tokenizer": str(data / "tokenizer/hf_gpt2"), "hub_mirror": str(data / "hub")}
-        values["data"] = {"name": "text", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304}
-        values["evaluation"] = {"word_similarity": [], "downstream": {"tasks": arguments.tasks} | chosen}
+        values["paths"] = {
+            "text": ".",
+            "tokenizer": str(data / "tokenizer/hf_gpt2"),
+            "hub_mirror": str(data / "hub"),
+        }
+        values["data"] = {
+            "name": "text",
+            "source": {"kind": "files"},
+            "tokenizer": "gpt2",
+            "vocab_size": 50304,
+        }
+        values["evaluation"] = {
+            "word_similarity": [],
+            "downstream": {"tasks": arguments.tasks} | chosen,
+        }
     return parse_study(values)
 
 
@@ -113,7 +142,8 @@ def spread(tasks: dict[str, Any], limit: int) -> None:
 
 
 def measure(side: str, study: Study, device: str, limit: int) -> dict[str, Any]:
-    """Score all tasks; return seconds and documents of each, and the memory before and at the peak."""
+    """Score all tasks; return seconds and documents of each, and the memory before and at the
+    peak."""
     from coupled_adam_bench.evaluation.downstream import load_tasks, run_tasks
 
     found: dict[str, Any] = {"tasks": {}, "documents": []}
@@ -141,20 +171,34 @@ def compare(hf: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
         chosen = list(ours["tasks"]) if name == "all" else [name]
         n = sum(rows["ours"][task]["documents"] for task in chosen)
         speed = {side: n / sum(row[task][clock] for task in chosen) for side, row in rows.items()}
-        pairs = [(a, b) for a, b in zip(hf["documents"], ours["documents"], strict=True) if a["task"] in chosen]
-        scores = [(x, y) for a, b in pairs for x, y in zip(a["loglikelihoods"], b["loglikelihoods"], strict=True)]
+        pairs = [
+            (a, b)
+            for a, b in zip(hf["documents"], ours["documents"], strict=True)
+            if a["task"] in chosen
+        ]
+        scores = [
+            (x, y)
+            for a, b in pairs
+            for x, y in zip(a["loglikelihoods"], b["loglikelihoods"], strict=True)
+        ]
         tasks[name] = {
             "documents": n,
             "hf_per_s": speed["hf"],
             "ours_per_s": speed["ours"],
             "ratio": speed["ours"] / speed["hf"],
-            "other_acc": sum(abs(a["metrics"]["acc"] - b["metrics"]["acc"]) > TOLERANCE for a, b in pairs),
+            "other_acc": sum(
+                abs(a["metrics"]["acc"] - b["metrics"]["acc"]) > TOLERANCE for a, b in pairs
+            ),
             "largest_difference": max(abs(x - y) for x, y in scores),
             "beyond_tolerance": sum(abs(x - y) > TOLERANCE for x, y in scores),
             "loglikelihoods": len(scores),
             "largest_loglikelihood": max(abs(x) for x, _ in scores),
         }
-    memory = {f"{side}_{key}": found[key] for side, found in (("hf", hf), ("ours", ours)) for key in _MEMORY}
+    memory = {
+        f"{side}_{key}": found[key]
+        for side, found in (("hf", hf), ("ours", ours))
+        for key in _MEMORY
+    }
     return {"clock": clock, "tasks": tasks, **memory}
 
 
@@ -162,7 +206,10 @@ _MEMORY = ("mb_before", "mb_peak")
 
 
 def show(found: dict[str, Any]) -> None:
-    print(f"| task | documents | lm-eval's hf, documents/{found['clock']} | ours | ratio | largest difference |")
+    print(
+        f"| task | documents | lm-eval's hf, documents/{found['clock']} | ours | ratio | largest"
+        " difference |"
+    )
     print("|---|---|---|---|---|---|")
     for name, row in found["tasks"].items():
         speeds = f"{row['hf_per_s']:.3g} | {row['ours_per_s']:.3g} | {row['ratio']:.2f}"
@@ -184,7 +231,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=20, help="most documents of a task; 0: all")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--keep-memory", action="store_true", help="set MALLOC_* as the jobs of a study do")
+    parser.add_argument(
+        "--keep-memory", action="store_true", help="set MALLOC_* as the jobs of a study do"
+    )
     parser.add_argument("--out", type=Path, help="where to write the JSON, with all documents")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -192,7 +241,9 @@ def main() -> None:
         arguments.data = arguments.data.resolve()
     study = make_study(arguments)
     if arguments.side:
-        arguments.out.write_text(json.dumps(measure(arguments.side, study, arguments.device, arguments.limit)))
+        arguments.out.write_text(
+            json.dumps(measure(arguments.side, study, arguments.device, arguments.limit))
+        )
         return
     out = arguments.out and arguments.out.resolve()
     sides = {}
@@ -202,16 +253,28 @@ def main() -> None:
         os.chdir(folder)
         write_model(study, arguments.std)
         for side in SIDES:
-            command = [sys.executable, SCRIPT, *sys.argv[1:], "--side", side, "--out", f"{side}.json"]
+            command = [
+                sys.executable,
+                SCRIPT,
+                *sys.argv[1:],
+                "--side",
+                side,
+                "--out",
+                f"{side}.json",
+            ]
             command += ["--data", str(arguments.data)] if arguments.data else []
             subprocess.run(command, check=True, env=environment)
-            sides[side] = json.loads(Path(f"{side}.json").read_text()) | {"device": arguments.device}
+            sides[side] = json.loads(Path(f"{side}.json").read_text()) | {
+                "device": arguments.device
+            }
         found = compare(sides["hf"], sides["ours"])
         os.chdir("/")
     show(found)
     print(json.dumps(found))
     if out:
-        out.write_text(json.dumps(found | {"documents": {side: sides[side]["documents"] for side in SIDES}}))
+        out.write_text(
+            json.dumps(found | {"documents": {side: sides[side]["documents"] for side in SIDES}})
+        )
 
 
 if __name__ == "__main__":

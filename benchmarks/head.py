@@ -1,11 +1,13 @@
-"""Measures what the settings of the head cost in a step of training, relative to a step without any of them.
+"""Measures what the settings of the head cost in a step of training, relative to a step without any
+of them.
 
-A step is the loss of random hidden states with its backward pass, clipping, and AdamW on the head's matrix. So the
-layers of a model, which these settings do not touch, are left out, and the ratios are upper bounds for whole models.
-All settings take turns in one process, whose CPU time is counted; ratios are medians over the rounds. It prints
-Markdown.
+A step is the loss of random hidden states with its backward pass, clipping, and AdamW on the head's
+matrix. So the layers of a model, which these settings do not touch, are left out, and the ratios
+are upper bounds for whole models. All settings take turns in one process, whose CPU time is
+counted; ratios are medians over the rounds. It prints Markdown.
 
-    python benchmarks/head.py [--vocab-size 50304] [--d-model 128] [--tokens 1024] [--threads 1] [--rounds 7]
+    python benchmarks/head.py [--vocab-size 50304] [--d-model 128] [--tokens 1024] [--threads 1]
+    [--rounds 7]
 """
 
 import argparse
@@ -51,7 +53,9 @@ def make_step(name: str, vocab_size: int, d_model: int, tokens: int) -> Callable
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--vocab-size", type=int, default=50304)
     parser.add_argument("--d-model", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=1024)
@@ -68,11 +72,14 @@ def main() -> None:
             step()
             seconds[name].append(time.process_time() - start)
     print(
-        f"vocabulary {sizes[0]}, width {sizes[1]}, {sizes[2]} tokens, {arguments.threads} thread, {torch.__version__}\n"
+        f"vocabulary {sizes[0]}, width {sizes[1]}, {sizes[2]} tokens, {arguments.threads} thread,"
+        f" {torch.__version__}\n"
     )
     print("| setting | CPU time, ms | ratio |\n|---|---|---|")
     for name, times in seconds.items():
-        ratio = statistics.median(a / b for a, b in zip(times[1:], seconds["none"][1:], strict=True))
+        ratio = statistics.median(
+            a / b for a, b in zip(times[1:], seconds["none"][1:], strict=True)
+        )
         median = 1e3 * statistics.median(times[1:])
         print(f"| {name} | {median:.0f} | {ratio:.2f} |")
 

@@ -1,9 +1,11 @@
-"""CPU time and memory of the comparisons of a study with 10,000 cells, and of documents of many cells.
+"""CPU time and memory of the comparisons of a study with 10,000 cells, and of documents of many
+cells.
 
     python benchmarks/many_cells.py [--cells 10000] [--document-cells 54] [--documents 60000]
 
-Each stage runs in a process of its own, as the workflow runs it; its peak memory includes Python and the libraries. The
-numbers are drawn, and cells have as many rows in ``results.csv`` as those of the demo.
+Each stage runs in a process of its own, as the workflow runs it; its peak memory includes Python
+and the libraries. The numbers are drawn, and cells have as many rows in ``results.csv`` as those of
+the demo.
 """
 
 import argparse
@@ -31,21 +33,36 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def plan_of(n_cells: int) -> Plan:
-    """Return a plan of about as many cells: two optimizers, three seeds, ten models, and many lengths."""
+    """Return a plan of about as many cells: two optimizers, three seeds, ten models, and many
+    lengths."""
     n_lengths = max(1, round(n_cells / (2 * N_SEEDS * N_MODELS)))
     models = [
-        {"name": f"m{d}", "n_layer": 1, "n_head": 1, "d_model": 8 * d, "learning_rate": 0.01, "label": f"model {d}"}
+        {
+            "name": f"m{d}",
+            "n_layer": 1,
+            "n_head": 1,
+            "d_model": 8 * d,
+            "learning_rate": 0.01,
+            "label": f"model {d}",
+        }
         for d in range(1, N_MODELS + 1)
     ]
     block = {
         "table": "table1",
         "models": [model["name"] for model in models],
-        "tokens": [{"steps": 100 + step, "label": f"{100 + step} steps"} for step in range(n_lengths)],
+        "tokens": [
+            {"steps": 100 + step, "label": f"{100 + step} steps"} for step in range(n_lengths)
+        ],
         "optimizers": ["adamw", "coupled_adam"],
     }
     study: dict[str, Any] = {
         "study": "many",
-        "data": {"name": "words", "source": {"kind": "synthetic"}, "tokenizer": "word", "vocab_size": 1024},
+        "data": {
+            "name": "words",
+            "source": {"kind": "synthetic"},
+            "tokenizer": "word",
+            "vocab_size": 1024,
+        },
         "models": models,
         "training": {"seq_len": 32, "batch_sequences": 4, "warmup_steps": 5, "precision": "fp32"},
         "grid": [block],
@@ -55,7 +72,8 @@ def plan_of(n_cells: int) -> Plan:
 
 
 def write_drawn_results(plan: Plan, path: Path) -> None:
-    """Write ``results.csv`` with every metric of the catalogue and as many other rows as a small study has."""
+    """Write ``results.csv`` with every metric of the catalogue and as many other rows as a small
+    study has."""
     rng = np.random.default_rng(0)
     columns = [(metric.task, metric.name, metric.unit) for metric in METRICS.values()]
     columns += [(f"task{number}", "acc", "1") for number in range(OTHER_ROWS - len(columns))]
@@ -73,7 +91,9 @@ def drawn_documents(optimizer: str, seed: int, n_documents: int) -> bytes:
     rng = np.random.default_rng([seed, len(optimizer)])
     scores = rng.normal(size=(n_documents, 4)).tolist()
     return pack_documents(
-        Document(f"task{index % 7}", index, f"{index:016x}", 1, {"acc": float(right)}, scores[index])
+        Document(
+            f"task{index % 7}", index, f"{index:016x}", 1, {"acc": float(right)}, scores[index]
+        )
         for index, right in enumerate(rng.random(n_documents) < 0.4)
     )
 
@@ -87,21 +107,33 @@ def write_documents(plan: Plan, runs: Path, n_documents: int) -> None:
         (measurement,) = (each for each in measurements if each.stage.name == "downstream")
         path = measurement.find(cell.id)
         record = {
-            "cell": cell.id, "stage": "downstream", "status": "ok", "reason": None, "results": [],
-            "version": measurement.stage.version, "settings": measurement.settings, "model_sha256": "ab" * 32,
+            "cell": cell.id,
+            "stage": "downstream",
+            "status": "ok",
+            "reason": None,
+            "results": [],
+            "version": measurement.stage.version,
+            "settings": measurement.settings,
+            "model_sha256": "ab" * 32,
             "files": {DOCUMENTS: hashlib.sha256(contents).hexdigest()},
-        }  # fmt: skip
+        }
         write_sealed(path, record)
         beside(path, DOCUMENTS).write_bytes(contents)
 
 
 def timed(folder: Path, *command: str) -> None:
-    """Run a stage in a process of its own and print its CPU time, which other work does not change, and peak memory."""
-    code = "import sys, resource; from coupled_adam_bench.cli import main; status = main(sys.argv[1:]);"
+    """Run a stage in a process of its own and print its CPU time, which other work does not change,
+    and peak memory."""
+    code = (
+        "import sys, resource; from coupled_adam_bench.cli import main; status ="
+        " main(sys.argv[1:]);"
+    )
     code += "used = resource.getrusage(resource.RUSAGE_SELF);"
     code += "print(used.ru_utime + used.ru_stime, used.ru_maxrss); sys.exit(status)"
     start = [sys.executable, "-c", code]
-    run = subprocess.run([*start, *command], cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+    run = subprocess.run(
+        [*start, *command], cwd=folder, check=True, stdout=subprocess.PIPE, text=True
+    )
     seconds, kib = map(float, run.stdout.split()[-2:])
     print(f"| {command[0]} | {seconds:.1f} | {kib / 1024:.0f} |", flush=True)
 
@@ -119,11 +151,21 @@ def main() -> None:
         write_sealed(study / "plan.json", plan.to_json())
         write_drawn_results(plan, study / "results.csv")
         lines = (study / "results.csv").read_text().count("\n") - 1
-        print(f"{len(plan.cells):,} cells, {lines:,} rows of results.csv\n\n| stage | CPU s | MiB |\n|---|---|---|")
+        print(
+            f"{len(plan.cells):,} cells, {lines:,} rows of results.csv\n\n| stage | CPU s | MiB"
+            " |\n|---|---|---|"
+        )
         given = ["--plan", "results/many/plan.json"]
         results = ["--results", "results/many/results.csv"]
         timed(folder, "tests", *given, *results, "--out", "results/many/tests.csv")
-        tables = ["--tests", "results/many/tests.csv", "--templates", str(TEMPLATES), "--out", "results/many/tables"]
+        tables = [
+            "--tests",
+            "results/many/tests.csv",
+            "--templates",
+            str(TEMPLATES),
+            "--out",
+            "results/many/tables",
+        ]
         timed(folder, "tables", *given, *results, *tables)
         small = plan_of(arguments.document_cells)
         write_sealed(study / "plan.json", small.to_json())

@@ -1,10 +1,12 @@
-"""Measures time and memory of an optimizer step on an embedding matrix, relative to ``torch.optim.AdamW(fused=True)``.
+"""Measures time and memory of an optimizer step on an embedding matrix, relative to
+``torch.optim.AdamW(fused=True)``.
 
-It compares Coupled Adam with torch's own operations, Coupled Adam as one kernel (by torch.compile on a CPU, by Triton
-on a GPU), the paper's form with a second moment per element, and Ember. ``step`` is a step alone, ``clip_step`` a step
-with clipping before it, whose column sums Coupled Adam reuses, and ``step_after_clip`` what a step adds to clipping. On
-a GPU each time is that of 50 calls, which are queued between two events. All optimizers take turns in one process, and
-ratios are medians over the rounds. Prints JSON.
+It compares Coupled Adam with torch's own operations, Coupled Adam as one kernel (by torch.compile
+on a CPU, by Triton on a GPU), the paper's form with a second moment per element, and Ember.
+``step`` is a step alone, ``clip_step`` a step with clipping before it, whose column sums Coupled
+Adam reuses, and ``step_after_clip`` what a step adds to clipping. On a GPU each time is that of 50
+calls, which are queued between two events. All optimizers take turns in one process, and ratios are
+medians over the rounds. Prints JSON.
 
     python benchmarks/optimizer.py
     python benchmarks/optimizer.py --shapes 50304x768 --dtypes bfloat16 --threads 1
@@ -32,7 +34,8 @@ QUEUED = {"cpu": 1, "cuda": 50}
 
 
 class FullCoupledAdam(torch.optim.Optimizer):
-    """The paper's rule as written: a second moment per element, averaged over the rows at each step."""
+    """The paper's rule as written: a second moment per element, averaged over the rows at each
+    step."""
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -48,10 +51,19 @@ class FullCoupledAdam(torch.optim.Optimizer):
                     }
                 state["step"] += 1
                 state["exp_avg"].lerp_(parameter.grad, 1 - beta1)
-                state["exp_avg_sq"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+                state["exp_avg_sq"].mul_(beta2).addcmul_(
+                    parameter.grad, parameter.grad, value=1 - beta2
+                )
                 mean = state["exp_avg_sq"].mean(0, keepdim=True)
-                root = (mean / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"]).expand_as(parameter)
-                parameter.addcdiv_(state["exp_avg"], root, value=-group["lr"] / (1 - beta1 ** state["step"]))
+                root = (
+                    (mean / (1 - beta2 ** state["step"]))
+                    .sqrt_()
+                    .add_(group["eps"])
+                    .expand_as(parameter)
+                )
+                parameter.addcdiv_(
+                    state["exp_avg"], root, value=-group["lr"] / (1 - beta1 ** state["step"])
+                )
 
 
 def build(name: str, parameter: nn.Parameter) -> torch.optim.Optimizer:
@@ -67,7 +79,8 @@ def build(name: str, parameter: nn.Parameter) -> torch.optim.Optimizer:
 
 
 def clip(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> None:
-    # The limit of 1e9 is never reached, so clipping reads the gradient and multiplies it by 1, as it does in training.
+    # The limit of 1e9 is never reached, so clipping reads the gradient and multiplies it by 1, as
+    # it does in training.
     if isinstance(optimizer, CoupledAdam):
         optimizer.clip_grad_norm_([parameter], 1e9)
     else:
@@ -79,7 +92,9 @@ def clip_and_step(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> 
     optimizer.step()
 
 
-def measure(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, rounds: int) -> dict[str, Any]:
+def measure(
+    shape: tuple[int, int], dtype: torch.dtype, device: torch.device, rounds: int
+) -> dict[str, Any]:
     names = [REFERENCE, "full_coupled_adam", "coupled_adam", "coupled_adam_fused", "ember"]
     gradient = torch.randn(shape, device=device).to(dtype)
     optimizers = {}
@@ -96,7 +111,11 @@ def measure(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, ro
             step = seconds(device, optimizer.step, queued)
             clipping = seconds(device, partial(clip, optimizer, parameter), queued)
             both = seconds(device, partial(clip_and_step, optimizer, parameter), queued)
-            for what, value in (("step", step), ("clip_step", both), ("step_after_clip", both - clipping)):
+            for what, value in (
+                ("step", step),
+                ("clip_step", both),
+                ("step_after_clip", both - clipping),
+            ):
                 times[name][what].append(value)
     result = {}
     for name, (optimizer, _) in optimizers.items():
@@ -108,7 +127,10 @@ def measure(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, ro
         }
         (state,) = optimizer.state.values()
         numbers = sum(value.numel() for key, value in state.items() if key.endswith("avg_sq"))
-        entry: dict[str, Any] = {"second_moment_numbers": numbers, "state_bytes": sum(tensors.values())}
+        entry: dict[str, Any] = {
+            "second_moment_numbers": numbers,
+            "state_bytes": sum(tensors.values()),
+        }
         for what, values in times[name].items():
             reference = times[REFERENCE][what]
             entry[f"{what}_ms"] = round(1e3 * statistics.median(values[2:]), 3)
@@ -120,9 +142,15 @@ def measure(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, ro
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=["50304x768", "50304x2560"], help="rows x columns")
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=("float32", "bfloat16"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shapes", nargs="+", default=["50304x768", "50304x2560"], help="rows x columns"
+    )
+    parser.add_argument(
+        "--dtypes", nargs="+", default=["float32", "bfloat16"], choices=("float32", "bfloat16")
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
@@ -134,9 +162,16 @@ def main() -> None:
     for text in arguments.shapes:
         rows, columns = map(int, text.split("x"))
         for dtype in arguments.dtypes:
-            measurements[f"{text} {dtype}"] = measure((rows, columns), getattr(torch, dtype), device, arguments.rounds)
+            measurements[f"{text} {dtype}"] = measure(
+                (rows, columns), getattr(torch, dtype), device, arguments.rounds
+            )
     text = json.dumps(
-        {"device": str(device), "threads": arguments.threads, "torch": torch.__version__, "cases": measurements},
+        {
+            "device": str(device),
+            "threads": arguments.threads,
+            "torch": torch.__version__,
+            "cases": measurements,
+        },
         indent=1,
     )
     print(text)

@@ -1,9 +1,11 @@
-"""CPU time of a dry run of a study with many cells, beside that of a bare Snakefile with as many jobs and markers.
+"""CPU time of a dry run of a study with many cells, beside that of a bare Snakefile with as many
+jobs and markers.
 
     python benchmarks/planning.py [--cells 1008]
 
-The bare Snakefile has rules of the same shape with a log, a benchmark and constants: no function and no import. So what
-it takes is Snakemake's own. Both print their jobs, and both run once more with `--quiet`.
+The bare Snakefile has rules of the same shape with a log, a benchmark and constants: no function
+and no import. So what it takes is Snakemake's own. Both print their jobs, and both run once more
+with `--quiet`.
 """
 
 import argparse
@@ -57,18 +59,23 @@ rule {report}:
     shell: "touch {{output}}"
 """
 MARKERS = (
-    'expand("evaluation/{cell}.{stage}.done", cell=CELLS, stage=STAGES), expand("training/{cell}.done", cell=CELLS)'
+    'expand("evaluation/{cell}.{stage}.done", cell=CELLS, stage=STAGES),'
+    ' expand("training/{cell}.done", cell=CELLS)'
 )
 
 
 def bare_snakefile(cells: list[str]) -> str:
-    """Return a Snakefile with a job for each cell and stage; some reports have all markers as inputs, as ours do."""
+    """Return a Snakefile with a job for each cell and stage; some reports have all markers as
+    inputs, as ours do."""
     rules = [BARE.format(cells=cells, last=REPORTS[-1])]
     rules += [STAGE.format(stage=stage) for stage in ("test_loss", "embeddings", "downstream")]
     for report, before in zip(REPORTS, ("", *REPORTS), strict=False):
         inputs = [f'"{before}.done"'] if before else []
         rules.append(
-            REPORT.format(report=report, inputs=", ".join([*inputs, *([] if report == "tests" else [MARKERS])]))
+            REPORT.format(
+                report=report,
+                inputs=", ".join([*inputs, *([] if report == "tests" else [MARKERS])]),
+            )
         )
     return "".join(rules)
 
@@ -100,10 +107,14 @@ def main() -> None:
         (folder / "bare.smk").write_text(bare_snakefile(list(plan.cells)))
         ours = ["--snakefile", str(SNAKEFILE), "--configfile", "study.yaml"]
         bare = ["--snakefile", "bare.smk", "--workflow-profile", "none"]
-        print(f"{len(plan.cells)} cells, {N_SEEDS} seeds\n\n| | ours, CPU s | bare, CPU s |\n|---|---|---|")
+        print(
+            f"{len(plan.cells)} cells, {N_SEEDS} seeds\n\n| | ours, CPU s | bare, CPU s"
+            " |\n|---|---|---|"
+        )
         for what, more in (("with the text of each job", []), ("--quiet", ["--quiet"])):
             print(
-                f"| {what} | {cpu_seconds(folder, *ours, *more):.1f} | {cpu_seconds(folder, *bare, *more):.1f} |",
+                f"| {what} | {cpu_seconds(folder, *ours, *more):.1f} |"
+                f" {cpu_seconds(folder, *bare, *more):.1f} |",
                 flush=True,
             )
 

@@ -1,10 +1,12 @@
-"""Time and memory of imports into MLflow: of many finished cells, of the same again, and of one more evaluation.
+"""Time and memory of imports into MLflow: of many finished cells, of the same again, and of one
+more evaluation.
 
     python benchmarks/track.py [--cells 1000] [--points 200] [--study FILE.yaml] [--folder FOLDER]
 
-The runs are drawn: loss falls with the logarithm of the step, and each cell has the evaluations of its study. The files
-beside these are as large as those of the paper's seven tasks and of 10,000 windows. With ``--folder`` the runs stay
-there, to look at with ``mlflow ui --backend-store-uri sqlite:///FOLDER/mlflow.db``.
+The runs are drawn: loss falls with the logarithm of the step, and each cell has the evaluations of
+its study. The files beside these are as large as those of the paper's seven tasks and of 10,000
+windows. With ``--folder`` the runs stay there, to look at with ``mlflow ui --backend-store-uri
+sqlite:///FOLDER/mlflow.db``.
 """
 
 import argparse
@@ -44,7 +46,9 @@ def write_run(cell: Cell, measurements: list[Measurement], runs: Path, n_points:
     is_coupled, folder = cell.optimizer.key.startswith("coupled"), runs / cell.id
     steps = np.unique(np.linspace(1, cell.steps, n_points).astype(int))
     noise = rng.normal(0, 0.02, steps.size)
-    loss = 8.0 - 0.7 * np.log(steps) - 0.15 * is_coupled + 0.2 * noise.cumsum() / np.sqrt(steps.size)
+    loss = (
+        8.0 - 0.7 * np.log(steps) - 0.15 * is_coupled + 0.2 * noise.cumsum() / np.sqrt(steps.size)
+    )
     constant = {"lr": 1e-3, "grad_norm": 1.0, "tokens_per_second": 5e4}
     rows: list[dict[str, Any]] = [
         {"step": int(step), "loss": float(value), **constant, "time": T0 + step}
@@ -55,22 +59,44 @@ def write_run(cell: Cell, measurements: list[Measurement], runs: Path, n_points:
     write_json(folder / "cell.json", cell.to_json())
     write_text(folder / "model" / "README.md", model_card(cell))
     environment = {"git_revision": "0123abcd" * 5, "device": "CPU"}
-    record = {"cell": cell.id, "status": "completed", "reason": None, "model_sha256": f"{rng.integers(2**62):064x}"}
+    record = {
+        "cell": cell.id,
+        "status": "completed",
+        "reason": None,
+        "model_sha256": f"{rng.integers(2**62):064x}",
+    }
     write_sealed(folder / "run.json", record | {"environment": environment})
     for measurement in measurements:
         write_evaluation(measurement, cell, rng, is_coupled)
 
 
-def write_evaluation(measurement: Measurement, cell: Cell, rng: np.random.Generator, is_coupled: bool) -> None:
+def write_evaluation(
+    measurement: Measurement, cell: Cell, rng: np.random.Generator, is_coupled: bool
+) -> None:
     """Write an evaluation with a number for each metric of its stage."""
     sha256 = measurement.model_sha256(cell.id)
     values = [
-        {"task": metric.task, "metric": metric.name, "unit": metric.unit, "value": drawn(metric, rng, is_coupled)}
+        {
+            "task": metric.task,
+            "metric": metric.name,
+            "unit": metric.unit,
+            "value": drawn(metric, rng, is_coupled),
+        }
         for metric in METRICS.values()
         if metric.stage == measurement.stage.name
     ]
-    record = {"cell": cell.id, "stage": measurement.stage.name, "status": "ok", "reason": None, "results": values}
-    known = {"version": measurement.stage.version, "settings": measurement.settings, "model_sha256": sha256}
+    record = {
+        "cell": cell.id,
+        "stage": measurement.stage.name,
+        "status": "ok",
+        "reason": None,
+        "results": values,
+    }
+    known = {
+        "version": measurement.stage.version,
+        "settings": measurement.settings,
+        "model_sha256": sha256,
+    }
     path, sums = measurement.path(cell.id, sha256), {}
     path.parent.mkdir(exist_ok=True)
     for name, size in BESIDE.get(measurement.stage.name, {}).items():
@@ -96,11 +122,17 @@ def timed(what: str, plan: Plan, uri: str, runs: Path) -> None:
 
 def main() -> None:
     """Draw the runs and import them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cells", type=int, default=1000)
     parser.add_argument("--points", type=int, default=200, help="lines of a history")
-    parser.add_argument("--study", type=Path, help="a study whose cells are drawn, in place of --cells")
-    parser.add_argument("--folder", type=Path, help="where to draw them (default: a temporary folder)")
+    parser.add_argument(
+        "--study", type=Path, help="a study whose cells are drawn, in place of --cells"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where to draw them (default: a temporary folder)"
+    )
     arguments = parser.parse_args()
     plan = (
         plan_of(arguments.cells)

@@ -1,10 +1,11 @@
-"""How long training takes beside an import into MLflow whose server answers, hangs or refuses, and beside none.
+"""How long training takes beside an import into MLflow whose server answers, hangs or refuses, and
+beside none.
 
     python benchmarks/tracking_beside.py [--model gpt2-4x256] [--steps 60] [--every 5] [--rounds 3]
 
-Each round trains the same cell once beside each, in another order. The import runs as the workflow starts it, one every
-so many seconds, and a line of history comes with each step. On a cluster training and import are on different machines;
-here they share one, so this is the worst case.
+Each round trains the same cell once beside each, in another order. The import runs as the workflow
+starts it, one every so many seconds, and a line of history comes with each step. On a cluster
+training and import are on different machines; here they share one, so this is the worst case.
 """
 
 import argparse
@@ -38,10 +39,18 @@ def settings(model: str, steps: int) -> dict[str, Any]:
     source = {"kind": "synthetic", "n_words": 4000, "n_tokens": 2_000_000}
     return {
         "study": "beside",
-        "data": {"name": "words", "source": source, "tokenizer": "word", "vocab_size": 4096, "split": split},
+        "data": {
+            "name": "words",
+            "source": source,
+            "tokenizer": "word",
+            "vocab_size": 4096,
+            "split": split,
+        },
         "models": [model],
         "training": {"seq_len": 256, "batch_sequences": 16, "warmup_steps": 0, "precision": "fp32"},
-        "grid": [{"models": [model], "tokens": [{"steps": steps}], "optimizers": ["adamw"], "seeds": [1]}],
+        "grid": [
+            {"models": [model], "tokens": [{"steps": steps}], "optimizers": ["adamw"], "seeds": [1]}
+        ],
         "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
         "execution": {"log_every": 1, "checkpoint_every": 100_000},
     }
@@ -94,7 +103,9 @@ def trained(cell_id: str, uri: str | None, every: float) -> dict[str, float]:
     if uri is not None:
         follow = [*COMMAND, "follow", "--plan", str(PLAN), "--seconds", str(every)]
         with Path("follow.log").open("w") as log:
-            follower = subprocess.Popen(follow, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment)
+            follower = subprocess.Popen(
+                follow, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment
+            )
     start = time.perf_counter()
     train = [*COMMAND, "train", "--plan", str(PLAN), "--cells", cell_id, "--done", "trained.done"]
     with Path("train.log").open("w") as log:
@@ -120,7 +131,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="gpt2-4x256")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--every", type=float, default=5, help="seconds between imports (the workflow: a minute)")
+    parser.add_argument(
+        "--every", type=float, default=5, help="seconds between imports (the workflow: a minute)"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {name: [] for name in SERVERS}
@@ -129,7 +142,10 @@ def main() -> None:
         plan = make_plan(parse_study(settings(arguments.model, arguments.steps)))
         write_sealed(PLAN, plan.to_json())
         (cell_id,), (data_id,) = plan.cells, plan.data_ids
-        subprocess.run([*COMMAND, "prepare", "--plan", str(PLAN), "--data", data_id, "--done", "data.done"], check=True)
+        subprocess.run(
+            [*COMMAND, "prepare", "--plan", str(PLAN), "--data", data_id, "--done", "data.done"],
+            check=True,
+        )
         for number in range(arguments.rounds):
             names = list(SERVERS)
             for name in names[number % len(names) :] + names[: number % len(names)]:
@@ -140,7 +156,10 @@ def main() -> None:
                     with server() as uri:
                         found[name].append(trained(cell_id, uri, arguments.every))
                 print(json.dumps({"beside": name} | found[name][-1]), flush=True)
-    alone = {key: statistics.median(each[key] for each in found["no import"]) for key in found["no import"][0]}
+    alone = {
+        key: statistics.median(each[key] for each in found["no import"])
+        for key in found["no import"][0]
+    }
     for name, measured in found.items():
         medians = {key: statistics.median(each[key] for each in measured) for key in measured[0]}
         ratios = ", ".join(

@@ -1,13 +1,15 @@
-"""Compares training steps of our Trainer with those of a plain reference loop that has the same loss curve.
+"""Compares training steps of our Trainer with those of a plain reference loop that has the same
+loss curve.
 
-Prints JSON: tokens/s of both, the medians of their ratio over blocks of steps by the clock and by CPU time, MFU, peak
-memory, and the largest relative difference of the losses. On a machine that others use, CPU time is the fairer measure.
-The reference is a simple script: all logits and torch.nn.functional.cross_entropy, clip_grad_norm_ and
-torch.optim.AdamW, with --threads threads and the system's allocator settings. On a CPU it is eager with PyTorch's
-defaults. On a GPU it is nanoGPT's published recipe: a compiled model, fused AdamW, bf16 autocast and TF32. Ours is one
-process per GPU, or --processes of --threads / --processes threads each, with the allocator settings of
-rules/common.smk. The two run in separate processes. On a CPU they take turns, since others may use the machine. On a
-GPU they run one after the other, each with the whole memory.
+Prints JSON: tokens/s of both, the medians of their ratio over blocks of steps by the clock and by
+CPU time, MFU, peak memory, and the largest relative difference of the losses. On a machine that
+others use, CPU time is the fairer measure. The reference is a simple script: all logits and
+torch.nn.functional.cross_entropy, clip_grad_norm_ and torch.optim.AdamW, with --threads threads and
+the system's allocator settings. On a CPU it is eager with PyTorch's defaults. On a GPU it is
+nanoGPT's published recipe: a compiled model, fused AdamW, bf16 autocast and TF32. Ours is one
+process per GPU, or --processes of --threads / --processes threads each, with the allocator settings
+of rules/common.smk. The two run in separate processes. On a CPU they take turns, since others may
+use the machine. On a GPU they run one after the other, each with the whole memory.
 
     python benchmarks/training.py [--cases NAME ...] [--blocks 7] [--out FILE]
 """
@@ -39,7 +41,8 @@ from coupled_adam_bench.training.distributed import open_group
 from coupled_adam_bench.training.monitor import peak_flops, peak_memory_bytes
 from coupled_adam_bench.training.trainer import Trainer
 
-# A block counts if other processes keep at most _QUIET CPUs busy; at most _MOST blocks are tried for each one wanted.
+# A block counts if other processes keep at most _QUIET CPUs busy; at most _MOST blocks are tried
+# for each one wanted.
 _QUIET, _MOST = 0.15, 8
 SMALL = {"name": "gpt2-4x128", "n_layer": 4, "n_head": 4, "d_model": 128, "learning_rate": 1e-3}
 
@@ -66,7 +69,8 @@ CASES = {
         "v2048-64x128": Case(SMALL, 2048, 64, 128, "fp32", 1, 64),
         "v50304-8x128": Case(SMALL, 50304, 8, 128, "fp32", 1, 8),
     },
-    # The paper's batches [P]; the authors' micro-batch of 12 sequences [C], and about as many tokens at large scale.
+    # The paper's batches [P]; the authors' micro-batch of 12 sequences [C], and about as many
+    # tokens at large scale.
     "cuda": {
         name: Case(name, 50304, batch, seq_len, "bf16", 2, micro)
         for name, batch, seq_len, micro in (
@@ -96,25 +100,32 @@ def make_case(case: Case, execution: dict[str, Any]) -> Plan:
             "seq_len": case.seq_len,
             "batch_sequences": case.batch_sequences,
             "precision": case.precision,
-            "embedding_weight_decay": 0.1,  # as for the other matrices, since the reference has one optimizer
+            # as for the other matrices, since the reference has one optimizer
+            "embedding_weight_decay": 0.1,
         },
-        "grid": [{"models": [name], "tokens": [{"steps": 10_000}], "optimizers": ["adamw"], "seeds": [1]}],
+        "grid": [
+            {"models": [name], "tokens": [{"steps": 10_000}], "optimizers": ["adamw"], "seeds": [1]}
+        ],
         "execution": execution,
     }
     return make_plan(parse_study(values))
 
 
 def busy_seconds() -> float | None:
-    """Return the busy time of all CPUs since the machine's start; ``None`` if the system does not report it."""
+    """Return the busy time of all CPUs since the machine's start; ``None`` if the system does not
+    report it."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return None
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.read_text().split()[1:9])
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+        int, stat.read_text().split()[1:9]
+    )
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_rate(device: torch.device) -> float | None:
-    """Return the dense bf16 peak of a known GPU, or the best measured rate of a float32 product on a CPU."""
+    """Return the dense bf16 peak of a known GPU, or the best measured rate of a float32 product on
+    a CPU."""
     if device.type == "cuda":
         return peak_flops(device)
     factor = torch.rand(1024, 1024)
@@ -127,7 +138,8 @@ def peak_rate(device: torch.device) -> float | None:
 
 
 def work(setting: dict[str, Any], folder: Path) -> None:
-    """For each number on standard input, do that many steps and print seconds, losses and peak memory."""
+    """For each number on standard input, do that many steps and print seconds, losses and peak
+    memory."""
     torch.set_num_threads(setting["threads"])
     plan = make_case(Case(*setting["case"]), setting["execution"])
     cell = next(iter(plan.cells.values()))
@@ -159,16 +171,30 @@ def work(setting: dict[str, Any], folder: Path) -> None:
 class Workers:
     """The worker processes of one of the two loops."""
 
-    def __init__(self, setting: dict[str, Any], folder: Path, processes: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self, setting: dict[str, Any], folder: Path, processes: int, environment: dict[str, str]
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         command = [sys.executable, __file__, "--worker", json.dumps(setting), str(folder)]
         self.processes = []
         for rank in range(processes):
-            group = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_PORT": port, LAUNCHER: 100}
-            variables = environment | {"MASTER_ADDR": "127.0.0.1"} | {name: str(n) for name, n in group.items()}
+            group = {
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": processes,
+                "MASTER_PORT": port,
+                LAUNCHER: 100,
+            }
+            variables = (
+                environment
+                | {"MASTER_ADDR": "127.0.0.1"}
+                | {name: str(n) for name, n in group.items()}
+            )
             self.processes.append(
-                subprocess.Popen(command, env=variables, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                subprocess.Popen(
+                    command, env=variables, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
             )
 
     def _answers(self) -> list[dict[str, Any]]:
@@ -197,14 +223,21 @@ def loops(
 ) -> Iterator[dict[str, Workers]]:
     """Yield the workers of the named loops, ``reference`` and ``ours``, and end them."""
     device, processes = pick_device(arguments.device), arguments.processes
-    execution: dict[str, Any] = {"train_threads": max(1, arguments.threads // processes), "compile": arguments.compile}
+    execution: dict[str, Any] = {
+        "train_threads": max(1, arguments.threads // processes),
+        "compile": arguments.compile,
+    }
     if device == "cuda":
         execution |= {"gpus": processes, "micro_batch_sequences": "auto"}
     else:
         execution |= {"train_processes": processes}
     cell = next(iter(make_case(case, execution).cells.values()))
     prepare(cell.study, cell.data_id, folder / "data", 1)
-    plain = {name: value for name, value in os.environ.items() if name not in SETTINGS and name != "OMP_NUM_THREADS"}
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in SETTINGS and name != "OMP_NUM_THREADS"
+    }
     environments = {
         "reference": plain | SETTINGS if arguments.same_allocator else plain,
         "ours": plain | SETTINGS | {"OMP_NUM_THREADS": str(execution["train_threads"])},
@@ -224,7 +257,8 @@ def loops(
 
 
 def block(workers: Workers, n_steps: int) -> tuple[list[dict[str, Any]], float]:
-    """Run ``n_steps`` steps; return the workers' answers and the number of CPUs that other processes kept busy."""
+    """Run ``n_steps`` steps; return the workers' answers and the number of CPUs that other
+    processes kept busy."""
     before, start = busy_seconds(), time.perf_counter()
     answers = workers.steps(n_steps)
     seconds, after = time.perf_counter() - start, busy_seconds()
@@ -262,15 +296,21 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
         else:
             with loops(list(losses), case, arguments, Path(name)) as workers:
                 while (
-                    len(blocks) <= _MOST * arguments.blocks and sum(b["quiet"] for b in blocks[1:]) < arguments.blocks
+                    len(blocks) <= _MOST * arguments.blocks
+                    and sum(b["quiet"] for b in blocks[1:]) < arguments.blocks
                 ):
                     blocks.append({})
-                    for loop in ("reference", "ours") if len(blocks) % 2 == 0 else ("ours", "reference"):
+                    for loop in (
+                        ("reference", "ours") if len(blocks) % 2 == 0 else ("ours", "reference")
+                    ):
                         run(workers[loop], loop, blocks[-1])
     measured = blocks[1:]  # the first block is a warmup
     quiet = [row for row in measured if row["quiet"]] or measured
     speeds = {loop: statistics.median(row[loop] for row in quiet) for loop in losses}
-    peak, gpus = max(peaks, default=None), arguments.processes if pick_device(arguments.device) == "cuda" else 1
+    peak, gpus = (
+        max(peaks, default=None),
+        arguments.processes if pick_device(arguments.device) == "cuda" else 1,
+    )
     pairs = list(zip(losses["ours"], losses["reference"], strict=True))
     return {
         "case": case._asdict(),
@@ -278,7 +318,9 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
         "quiet_blocks": sum(row["quiet"] for row in measured),
         "tokens_per_second": speeds,
         "ratio": statistics.median(row["ours"] / row["reference"] for row in quiet),
-        "cpu_seconds_per_step": {loop: statistics.median(row[f"{loop}_cpu"] for row in measured) for loop in losses},
+        "cpu_seconds_per_step": {
+            loop: statistics.median(row[f"{loop}_cpu"] for row in measured) for loop in losses
+        },
         "cpu_ratio": statistics.median(row["reference_cpu"] / row["ours_cpu"] for row in measured),
         "flops_per_token": flops,
         "peak_flops": peak,
@@ -288,7 +330,9 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
         },
         "peak_bytes": peak_bytes,
         "peak_bytes_ratio": peak_bytes["ours"] / peak_bytes["reference"],
-        "max_relative_loss_difference": max(abs(ours - reference) / reference for ours, reference in pairs),
+        "max_relative_loss_difference": max(
+            abs(ours - reference) / reference for ours, reference in pairs
+        ),
         "all_blocks": measured,
         "losses": losses,
     }
@@ -299,15 +343,28 @@ def main() -> None:
         work(json.loads(sys.argv[2]), Path(sys.argv[3]))
         return
     names = [name for cases in CASES.values() for name in cases]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--cases", nargs="+", choices=names, help="default: all of the device")
-    parser.add_argument("--blocks", type=int, default=7, help="measured blocks of steps of each loop (default 7)")
+    parser.add_argument(
+        "--blocks", type=int, default=7, help="measured blocks of steps of each loop (default 7)"
+    )
     parser.add_argument("--steps", type=int, help="steps of a block (default: the case's own)")
-    parser.add_argument("--processes", type=int, default=1, help="of ours, on a GPU machine as many GPUs (default 1)")
-    parser.add_argument("--threads", type=int, default=2, help="threads of the reference, and of ours together")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        help="of ours, on a GPU machine as many GPUs (default 1)",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=2, help="threads of the reference, and of ours together"
+    )
     parser.add_argument("--compile", action="store_true", help="execution.compile of ours")
-    parser.add_argument("--same-allocator", action="store_true", help="our allocator settings for the reference too")
+    parser.add_argument(
+        "--same-allocator", action="store_true", help="our allocator settings for the reference too"
+    )
     parser.add_argument("--out", type=Path, help="write the JSON here too")
     arguments = parser.parse_args()
     cases = {name: case for each in CASES.values() for name, case in each.items()}

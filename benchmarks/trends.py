@@ -2,8 +2,9 @@
 
     python benchmarks/trends.py [--studies 10000]
 
-A study has the grid of the paper's Table 1, three numbers of tokens and three sizes, and S seeds. Differences have
-normal noise with standard deviation 1 and lines that cross 0 at the middle number of tokens.
+A study has the grid of the paper's Table 1, three numbers of tokens and three sizes, and S seeds.
+Differences have normal noise with standard deviation 1 and lines that cross 0 at the middle number
+of tokens.
 """
 
 import argparse
@@ -46,16 +47,22 @@ def draw(noise: str, n_seeds: int, slope: float, rng: np.random.Generator) -> Fl
 
 
 def found(values: Floats, slope: float) -> tuple[bool, bool, bool, bool]:
-    """Tell whether the intervals of centre, slope and fitted difference hold these, and whether a slope is found."""
+    """Tell whether the intervals of centre, slope and fitted difference hold these, and whether a
+    slope is found."""
     there = [place for place in np.ndindex(*values.shape) if not math.isnan(values[place])]
     fit = fit_line(
         [float(values[place]) for place in there],
-        [(float(LOG_TOKENS[of_tokens]), float(LOG_SIZES[of_size])) for _, of_size, of_tokens in there],
+        [
+            (float(LOG_TOKENS[of_tokens]), float(LOG_SIZES[of_size]))
+            for _, of_size, of_tokens in there
+        ],
         [seed for seed, _, _ in there],
     )
     half = [t_quantile(fit.df) * fit.standard_error(index) for index in (0, 1)]
     at_centre = slope * fit.centre[0]
-    trend = Trend((), METRICS["acc"], "", "", (TOKENS, PARAMETERS), fit, len(there), values.size - len(there))
+    trend = Trend(
+        (), METRICS["acc"], "", "", (TOKENS, PARAMETERS), fit, len(there), values.size - len(there)
+    )
     at_middle, around = trend.predicted(2 ** LOG_SIZES[-1], 1.0)
     return (
         abs(fit.estimates[0] - at_centre) <= half[0],
@@ -65,26 +72,38 @@ def found(values: Floats, slope: float) -> tuple[bool, bool, bool, bool]:
     )
 
 
-def rates(noise: str, n_seeds: int, slope: float, n_studies: int, rng: np.random.Generator) -> list[float]:
+def rates(
+    noise: str, n_seeds: int, slope: float, n_studies: int, rng: np.random.Generator
+) -> list[float]:
     """Return the shares of :func:`found` over drawn studies."""
-    shares = np.mean([found(draw(noise, n_seeds, slope, rng), slope) for _ in range(n_studies)], axis=0)
+    shares = np.mean(
+        [found(draw(noise, n_seeds, slope, rng), slope) for _ in range(n_studies)], axis=0
+    )
     return list(map(float, shares))
 
 
 def detectable(df: int) -> float:
-    """Return the slope, in standard errors, that a one-sided t-test finds with a probability of 80 %."""
+    """Return the slope, in standard errors, that a one-sided t-test finds with a probability of 80
+    %."""
     from scipy.optimize import brentq
 
-    return float(brentq(lambda shift: stats.nct.sf(stats.t.isf(ALPHA, df), df, shift) - 0.8, 0.1, 30.0))
+    return float(
+        brentq(lambda shift: stats.nct.sf(stats.t.isf(ALPHA, df), df, shift) - 0.8, 0.1, 30.0)
+    )
 
 
 def main() -> None:
     """Print the table of docs/statistics.md."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--studies", type=int, default=10_000)
     n_studies = options.parse_args().studies
     rng = np.random.default_rng(0)
-    print("| seeds | noise | centre | slope | difference | p < 5 % without a slope | power |\n|" + "---|" * 7)
+    print(
+        "| seeds | noise | centre | slope | difference | p < 5 % without a slope | power |\n|"
+        + "---|" * 7
+    )
     for n_seeds in (3, 5):
         for noise in NOISES:
             *covered, power = rates(noise, n_seeds, SLOPE, n_studies, rng)
@@ -93,7 +112,10 @@ def main() -> None:
             print(f"| {n_seeds} | {noise} | {' | '.join(shares)} |", flush=True)
     for n_seeds in (3, 5, 8):
         ratio = detectable(n_seeds - 1) / detectable(8 * n_seeds - 2)
-        print(f"{n_seeds} seeds: a slope that is found is {ratio:.2f} times that of pooled, independent noise")
+        print(
+            f"{n_seeds} seeds: a slope that is found is {ratio:.2f} times that of pooled,"
+            " independent noise"
+        )
 
 
 if __name__ == "__main__":

@@ -1,28 +1,32 @@
-"""Checks what README, docs and the book say of studies against their files, and exports it for machines.
+"""Checks what README, docs and the book say of studies against their files, and exports it for
+machines.
 
     python research/claims.py [--out claims.json]
 
-``claims.yaml`` names, for each sentence that rests on results, the page, the sentence as it stands there, and the lines
-that it rests on:
+``claims.yaml`` names, for each sentence that rests on results, the page, the sentence as it stands
+there, and the lines that it rests on:
 
     - page: research/english/README.md
       sentence: Word similarity is higher.
       claims:
-        - english/tests.csv table=table1 n_tokens=2398208 metric=r_bar optimizer=coupled_adam p_value<0.05
+        - english/tests.csv table=table1 n_tokens=2398208 metric=r_bar optimizer=coupled_adam
+          p_value<0.05
 
-A file is looked for in the folder of its study in the book, then in the bundle that the page of the study links, then
-in docs/examples. ``=`` selects lines, and exactly one must be left, or as many as ``lines=`` says; ``a|b`` selects a
-line for each. For ``<``, ``>`` and ``==`` a column is compared; ``~`` asks for the same number, rounded to the digits
-that stand there, and the sentence has that number.
+A file is looked for in the folder of its study in the book, then in the bundle that the page of the
+study links, then in docs/examples. ``=`` selects lines, and exactly one must be left, or as many as
+``lines=`` says; ``a|b`` selects a line for each. For ``<``, ``>`` and ``==`` a column is compared;
+``~`` asks for the same number, rounded to the digits that stand there, and the sentence has that
+number.
 
-With ``seeds=`` that many runs of a results.csv become one line: mean, low, high and, with ``reference=``,
-mean_reference and difference. The interval has 95 % and is paired by seed where there is a reference.
-``reference_X=`` is what the reference has in another column X.
+With ``seeds=`` that many runs of a results.csv become one line: mean, low, high and, with
+``reference=``, mean_reference and difference. The interval has 95 % and is paired by seed where
+there is a reference. ``reference_X=`` is what the reference has in another column X.
 
-A name that ends in ``*`` selects what begins so. Where a rate was tuned, only ``cell=`` tells cells of one key apart.
+A name that ends in ``*`` selects what begins so. Where a rate was tuned, only ``cell=`` tells cells
+of one key apart.
 
-``every=X`` asks the condition of every value that the column X has in the selected lines, so a new line that does not
-hold ends the check.
+``every=X`` asks the condition of every value that the column X has in the selected lines, so a new
+line that does not hold ends the check.
 """
 
 import argparse
@@ -98,7 +102,8 @@ def lines_of(name: str) -> list[dict[str, str]]:
 def is_selected(line: dict[str, str], wanted: dict[str, str]) -> bool:
     """Tell whether a line has what is wanted in each column."""
     return all(
-        fnmatchcase(line[column], text) if "*" in text else line[column] == text for column, text in wanted.items()
+        fnmatchcase(line[column], text) if "*" in text else line[column] == text
+        for column, text in wanted.items()
     )
 
 
@@ -106,7 +111,9 @@ def of_seeds(lines: list[dict[str, str]], wanted: dict[str, str], seeds: int) ->
     """Return the mean over seeds or, with a reference, the difference to it."""
 
     def runs(selected: dict[str, str]) -> list[float]:
-        found = {line["seed"]: float(line["value"]) for line in lines if is_selected(line, selected)}
+        found = {
+            line["seed"]: float(line["value"]) for line in lines if is_selected(line, selected)
+        }
         count = sum(is_selected(line, selected) for line in lines)
         need(count == len(found) == seeds, f"{count} lines of {len(found)} seeds for {selected}")
         return [found[seed] for seed in sorted(found)]
@@ -115,12 +122,16 @@ def of_seeds(lines: list[dict[str, str]], wanted: dict[str, str], seeds: int) ->
     values = runs(own)
     line = {"mean": math.fsum(values) / seeds}
     if "reference" in wanted:
-        changed = {name[10:]: text for name, text in wanted.items() if name.startswith("reference_")}
+        changed = {
+            name[10:]: text for name, text in wanted.items() if name.startswith("reference_")
+        }
         others = runs(own | {"optimizer": wanted["reference"]} | changed)
         line["mean_reference"] = math.fsum(others) / seeds
         values = [value - other for value, other in zip(values, others, strict=True)]
         line["difference"] = math.fsum(values) / seeds
-    line["low"], line["high"] = stats.t.interval(0.95, seeds - 1, math.fsum(values) / seeds, stats.sem(values))
+    line["low"], line["high"] = stats.t.interval(
+        0.95, seeds - 1, math.fsum(values) / seeds, stats.sem(values)
+    )
     return line
 
 
@@ -146,33 +157,49 @@ def read(claim: str) -> tuple[str, dict[str, str], list[tuple[str, str, str]]]:
     parts = [CLAIM.fullmatch(word) for word in words]
     need(all(parts), f"unreadable: {claim}")
     wanted = {part["column"]: part["text"] for part in parts if part and part["operator"] == "="}
-    need(len(wanted) == sum(part["operator"] == "=" for part in parts if part), f"selected twice: {claim}")
+    need(
+        len(wanted) == sum(part["operator"] == "=" for part in parts if part),
+        f"selected twice: {claim}",
+    )
     conditions = [(part[1], part[2], part[3]) for part in parts if part and part["operator"] != "="]
     return name, wanted, conditions
 
 
 def selections(lines: list[dict[str, str]], wanted: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Yield what selects each line of a claim: a selection for each alternative and each value under ``every``."""
+    """Yield what selects each line of a claim: a selection for each alternative and each value
+    under ``every``."""
     columns = [column for column in wanted.pop("every", "").split(",") if column]
     alternatives = [[(name, text) for text in texts.split("|")] for name, texts in wanted.items()]
     for selected in map(dict, itertools.product(*alternatives)):
-        own = {name: text for name, text in selected.items() if not name.startswith("reference") or name in lines[0]}
-        found = {tuple(line[column] for column in columns) for line in lines if is_selected(line, own)}
+        own = {
+            name: text
+            for name, text in selected.items()
+            if not name.startswith("reference") or name in lines[0]
+        }
+        found = {
+            tuple(line[column] for column in columns) for line in lines if is_selected(line, own)
+        }
         need(found, f"no line for {selected}")
-        need(not columns or len(found) > 1, f"one value of {columns} is no reason to say every: {selected}")
+        need(
+            not columns or len(found) > 1,
+            f"one value of {columns} is no reason to say every: {selected}",
+        )
         for values in sorted(found):
             yield selected | dict(zip(columns, values, strict=True))
 
 
 def check(claim: str) -> list[Line]:
-    """Return the lines that a claim names; ``ValueError`` if it does not hold, or does not name its lines."""
+    """Return the lines that a claim names; ``ValueError`` if it does not hold, or does not name its
+    lines."""
     name, wanted, conditions = read(claim)
     seeds, count = int(wanted.pop("seeds", "0")), int(wanted.pop("lines", "1"))
     lines = lines_of(name)
     named: list[Line] = []
     for selected in selections(lines, wanted):
         found: list[Line] = (
-            [of_seeds(lines, selected, seeds)] if seeds else [line for line in lines if is_selected(line, selected)]
+            [of_seeds(lines, selected, seeds)]
+            if seeds
+            else [line for line in lines if is_selected(line, selected)]
         )
         need(len(found) == count, f"{len(found)} lines, not {count}: {selected} of {claim}")
         for line in found:
@@ -183,16 +210,21 @@ def check(claim: str) -> list[Line]:
 
 
 def exported(claim: str) -> dict[str, Any]:
-    """Return a claim with its file, what selects its lines, its conditions, and what was found of their columns."""
+    """Return a claim with its file, what selects its lines, its conditions, and what was found of
+    their columns."""
     name, wanted, conditions = read(claim)
     path = file_of(name)
     need(path is not None, f"{name}: no such file of a study")
     columns = sorted({column for column, _, _ in conditions})
     return {
         "file": path.relative_to(ROOT).as_posix(),
-        "select": {column: text.split("|") for column, text in wanted.items() if column not in OTHERS},
+        "select": {
+            column: text.split("|") for column, text in wanted.items() if column not in OTHERS
+        },
         **{word: wanted[word] for word in OTHERS if word in wanted},
-        "conditions": [dict(zip(("column", "operator", "value"), each, strict=True)) for each in conditions],
+        "conditions": [
+            dict(zip(("column", "operator", "value"), each, strict=True)) for each in conditions
+        ],
         "found": [{column: line[column] for column in columns} for line in check(claim)],
     }
 
@@ -209,7 +241,8 @@ def prose(page: Path) -> str:
 
 
 def checked(entry: Entry) -> Entry:
-    """Return a sentence with its claims for machines; ``ValueError`` if it is not on its page or does not hold."""
+    """Return a sentence with its claims for machines; ``ValueError`` if it is not on its page or
+    does not hold."""
     sentence = folded(entry["sentence"])
     need(sentence in prose(ROOT / entry["page"]), f"{entry['page']} has no such sentence")
     claims = [exported(claim) for claim in entry["claims"]]
@@ -217,9 +250,14 @@ def checked(entry: Entry) -> Entry:
 
 
 def main() -> int:
-    """Check all sentences, write them as JSON if they hold, and return the exit status: 1 if one does not."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("claims.json"), help="default: %(default)s")
+    """Check all sentences, write them as JSON if they hold, and return the exit status: 1 if one
+    does not."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("claims.json"), help="default: %(default)s"
+    )
     out = parser.parse_args().out
     found, refused = [], 0
     for entry in entries():

@@ -1,4 +1,5 @@
-"""Writes the tables of a study of the book anew from its results, in seconds: LaTeX, HTML, Markdown and CSV.
+"""Writes the tables of a study of the book anew from its results, in seconds: LaTeX, HTML, Markdown
+and CSV.
 
 python research/tables.py regime [--out FOLDER]
 """
@@ -15,7 +16,8 @@ from coupled_adam_bench.tools.verify.recorded import read_recorded
 
 
 def unpack(study: str, folder: Path) -> Path:
-    """Unpack a study's results and the manifest with its settings into a folder, and return the manifest."""
+    """Unpack a study's results and the manifest with its settings into a folder, and return the
+    manifest."""
     for name in ("results.csv", "manifest.json"):
         packed = file_of(f"{study}/{name}")
         if packed is None or packed.suffix != ".gz":
@@ -29,7 +31,11 @@ def write_tables(study: str, out: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         recorded = read_recorded(unpack(study, folder))
-        report(recorded.plan, Places(ROOT / "templates", folder, results=folder / "results.csv"), only="tables")
+        report(
+            recorded.plan,
+            Places(ROOT / "templates", folder, results=folder / "results.csv"),
+            only="tables",
+        )
         out.mkdir(parents=True, exist_ok=True)
         for table in sorted((folder / "tables").iterdir()):
             (out / table.name).write_bytes(table.read_bytes())
@@ -37,9 +43,16 @@ def write_tables(study: str, out: Path) -> None:
 
 def main() -> None:
     """Write the tables of the study that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study")
-    parser.add_argument("--out", type=Path, default=Path("tables"), help="folder of the tables (default: %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("tables"),
+        help="folder of the tables (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     write_tables(arguments.study, arguments.out)
 

@@ -45,7 +45,9 @@ if not IMPORTED:
         logger.warning(surroundings.describe(cleared))
 # Runs are no outputs of rules (rules/train.smk), so no storage plugin would carry them.
 if SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage:
-    raise WorkflowError("all jobs must see one folder `results`, on a shared file system: see docs/import.md")
+    raise WorkflowError(
+        "all jobs must see one folder `results`, on a shared file system: see docs/import.md"
+    )
 
 
 @contextlib.contextmanager
@@ -64,10 +66,14 @@ def read_plan():
         await_files([file])
         return read_plan_file(file)
     if not IMPORTED:
-        check_files(map(Path, workflow.configfiles))  # Snakemake keeps the last value of a key and says nothing
+        check_files(
+            map(Path, workflow.configfiles)
+        )  # Snakemake keeps the last value of a key and says nothing
     # The studies of a composite are looked for beside its own file, then among the shipped ones.
     folders = [*(Path(file).parent for file in workflow.configfiles), ROOT / "workflow" / "config"]
-    return make_plan(parse_any_study({key: value for key, value in config.items() if key != "partial"}), folders)
+    return make_plan(
+        parse_any_study({key: value for key, value in config.items() if key != "partial"}), folders
+    )
 
 
 with errors_of_users():
@@ -127,7 +133,11 @@ ENVIRONMENT = (
 
 # On a cluster a job has its GPUs from there. On one machine, no more jobs run at once than there are GPUs for, and they
 # agree on theirs.
-if workflow.local_exec and "gpu" not in workflow.global_resources and (n_gpus := len(visible_gpus())):
+if (
+    workflow.local_exec
+    and "gpu" not in workflow.global_resources
+    and (n_gpus := len(visible_gpus()))
+):
     workflow.register_resource("gpu", n_gpus)
 LEASE_GPUS = "" if workflow.remote_exec else " --lease-gpus {resources.gpu}"
 

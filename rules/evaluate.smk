@@ -56,6 +56,8 @@ for stage in STAGES.values():
             cells=lambda wildcards: JOBS.evaluation[wildcards.batch],
         shell:
             JOBS.watched(
-                ENVIRONMENT + bench("{params.stage}", "--cells {params.cells:q} --done {output:q}") + LEASE_GPUS,
+                ENVIRONMENT
+                + bench("{params.stage}", "--cells {params.cells:q} --done {output:q}")
+                + LEASE_GPUS,
                 "train_mem_mb" if trains else "evaluation_mem_mb",
             )

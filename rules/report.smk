@@ -21,14 +21,18 @@ localrules:
 TABLES = list(LAYOUT.tables)
 TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=TABLE_ENDINGS)
 TABLE_FILES += expand(STUDY_DIR / "tables" / "{name}.tex", name=SETUP_TABLES if TABLES else [])
-FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{ending}", figure=figures_of(PLAN), ending=FIGURE_ENDINGS)
+FIGURE_FILES = expand(
+    STUDY_DIR / "figures" / "{figure}.{ending}", figure=figures_of(PLAN), ending=FIGURE_ENDINGS
+)
 # A hash of what the results show: all of the plan but how and where it is computed, what was measured, and the version of
 # the statistics. The manifest notes it, so that what was made from another plan is told from these.
 MADE_FOR = digest(
     {
         "title": PLAN.title,
         "studies": [
-            study.model_dump(mode="json", exclude={"budget", "evaluation", "execution", "paths", "stated"})
+            study.model_dump(
+                mode="json", exclude={"budget", "evaluation", "execution", "paths", "stated"}
+            )
             for study in PLAN.studies.values()
         ],
         "stated": PLAN.stated and PLAN.stated.model_dump(mode="json"),
@@ -37,7 +41,12 @@ MADE_FOR = digest(
         "partial": PARTIAL,
         "statistics": versions.STATISTICS,
         "measurements": [
-            [stage, study, measurement and [measurement.stage.version, measurement.columns, measurement.settings]]
+            [
+                stage,
+                study,
+                measurement
+                and [measurement.stage.version, measurement.columns, measurement.settings],
+            ]
             for (stage, study), measurement in MEASUREMENTS.items()
         ],
     }
@@ -92,7 +101,9 @@ DATA_MARKERS = [] if PARTIAL else [ancient(marker) for marker in rules.data.inpu
 
 
 # Choices that are there: all of them, or with `partial` those that have been made.
-CHOSEN = [JOBS.choice(tuning) for tuning in PLAN.tunings if not PARTIAL or JOBS.choice(tuning).exists()]
+CHOSEN = [
+    JOBS.choice(tuning) for tuning in PLAN.tunings if not PARTIAL or JOBS.choice(tuning).exists()
+]
 REPORTED = [*DATA_MARKERS, *RUN_MARKERS, *CHOSEN]
 
 
@@ -104,14 +115,21 @@ rule report_of_study:
         REPORTED,
         templates=sorted(path for path in Path(TEMPLATES).glob("*/*")),
     output:
-        captioned(STUDY_DIR / "results.csv", "Every number that was measured, with the cell that it belongs to."),
+        captioned(
+            STUDY_DIR / "results.csv",
+            "Every number that was measured, with the cell that it belongs to.",
+        ),
         [captioned(STUDY_DIR / each.file, each.caption) for each in STATISTICS if each.is_of(PLAN)],
         captioned(
-            TABLE_FILES, "A table of the study: means, standard deviations, and in bold what is better.", "Tables"
+            TABLE_FILES,
+            "A table of the study: means, standard deviations, and in bold what is better.",
+            "Tables",
         ),
         captioned(FIGURE_FILES, "A figure of the study.", "Figures"),
         captioned(STUDY_DIR / paths.MANIFEST, "The record behind the numbers.", "Report"),
-        captioned(STUDY_DIR / "report" / "index.html", "The report of the study on one page.", "Report"),
+        captioned(
+            STUDY_DIR / "report" / "index.html", "The report of the study on one page.", "Report"
+        ),
         marker=STUDY_DIR / paths.REPORTED,
     log:
         STUDY_DIR / "logs" / "report.log",

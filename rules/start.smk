@@ -39,7 +39,9 @@ name_there = workflow.modifier.modify_rulename
 
 onstart:
     ours = {name_there(name): name for name in rules._rules}
-    work = [(ours.get(job.rule.name, ""), job.wildcards_dict) for job in workflow.dag.needrun_jobs()]
+    work = [
+        (ours.get(job.rule.name, ""), job.wildcards_dict) for job in workflow.dag.needrun_jobs()
+    ]
     planned = {rule for rule, _ in work}
     with errors_of_users(), start.nothing_left(STUDY_DIR, LOCKS):
         if on_slurm := workflow.executor_plugin.name == "slurm":
@@ -52,17 +54,25 @@ onstart:
         shell(f"{verbatim(sys.executable)} -m coupled_adam_bench {trial}")
     if on_slurm:
         submitted = [job for job in workflow.dag.needrun_jobs() if not job.is_local]
-        for said in queue.fit_partitions(JOBS, submitted, workflow.group_settings.overwrite_groups):
+        for said in queue.fit_partitions(
+            JOBS, submitted, workflow.group_settings.overwrite_groups
+        ):
             logger.warning(said)
         queue.watch_queue(logger.warning)
     LIVE_IMPORTS.append(start.start_live_import(JOBS, planned))
     said = start.planned_work(JOBS, work, next(map(os.path.relpath, log), ""))
-    if not {"plan", "rehearse", "fetch"} & planned:  # these print, and the line would stand between
-        logger.info(f"{PLAN.name}: {len(work)} jobs", extra={"coupled_adam_bench_workflow": said})
+    if (
+        not {"plan", "rehearse", "fetch"} & planned
+    ):  # these print, and the line would stand between
+        logger.info(
+            f"{PLAN.name}: {len(work)} jobs", extra={"coupled_adam_bench_workflow": said}
+        )
 
 
 onsuccess:
     if (STUDY_DIR / "report" / "index.html").exists():
         print(f"Report: {STUDY_DIR}/report/index.html   Tables: {STUDY_DIR}/tables/")
     if reason := not_imported(STUDY_DIR):
-        logger.warning(f"{reason}. Start again to bring MLflow up to date: nothing else will run")
+        logger.warning(
+            f"{reason}. Start again to bring MLflow up to date: nothing else will run"
+        )

@@ -32,7 +32,11 @@ def tasks_tried(wildcards):
 # A job of a cluster that is stopped before its time limit goes back into the queue, and counts as no retry.
 REQUEUE = " --requeue" if workflow.remote_exec else ""
 TASKS_TRIED = STUDY_DIR / "training" / "tasks.json"
-WITH_TRIAL = [study.name for study in PLAN.studies.values() if study.evaluation.downstream_of_files is not None]
+WITH_TRIAL = [
+    study.name
+    for study in PLAN.studies.values()
+    if study.evaluation.downstream_of_files is not None
+]
 
 
 # So a task that cannot be scored is known before anything is trained.
@@ -120,7 +124,10 @@ rule train_cells:
         cells=lambda wildcards: JOBS.training[wildcards.job],
     shell:
         JOBS.watched(
-            ENVIRONMENT + bench("train", "--cells {params.cells:q} --done {output:q}") + REQUEUE + LEASE_GPUS,
+            ENVIRONMENT
+            + bench("train", "--cells {params.cells:q} --done {output:q}")
+            + REQUEUE
+            + LEASE_GPUS,
             "train_mem_mb",
         )
 
@@ -149,6 +156,8 @@ rule choose:
         settings=JOBS.choosing,
     shell:
         JOBS.watched(
-            ENVIRONMENT + bench("choose", "--tuning {wildcards.tuning:q} --out {output:q}") + LEASE_GPUS,
+            ENVIRONMENT
+            + bench("choose", "--tuning {wildcards.tuning:q} --out {output:q}")
+            + LEASE_GPUS,
             "evaluation_mem_mb",
         )

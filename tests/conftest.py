@@ -30,7 +30,9 @@ from coupled_adam_bench.study.plan import Plan, make_plan
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")  # else each process that compiles starts others that try the CPU
+os.environ.setdefault(
+    "TORCHINDUCTOR_VEC_ISA_OK", "1"
+)  # else each process that compiles starts others that try the CPU
 
 # Whoever runs the tests sees what all others see; `make nightly` draws others.
 settings.register_profile("same-draws", deadline=None, derandomize=True)
@@ -38,21 +40,26 @@ settings.register_profile("other-draws", deadline=None, derandomize=False)
 settings.load_profile("same-draws")
 
 ROOT = Path(__file__).parent.parent
-# Whole studies come first, so that no worker waits for the other one's last study: those on SLURM, which begin with the
-# finished study, beside those that have a study of their own for all of their tests. Then come the largest groups.
+# Whole studies come first, so that no worker waits for the other one's last study: those on SLURM,
+# which begin with the finished study, beside those that have a study of their own for all of their
+# tests. Then come the largest groups.
 FIRST = ("slurm", "workflow", "unit/training", "unit/report", "packages", "unit/tracking")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if " " in sys.prefix:
         pytest.exit(
-            f"{sys.prefix}: PyTorch's compiler and Snakemake's SLURM plugin cannot use an environment whose path has a "
-            "space; run the tests in another folder (studies that use neither run here)",
+            f"{sys.prefix}: PyTorch's compiler and Snakemake's SLURM plugin cannot use an"
+            " environment whose path has a space; run the tests in another folder (studies that"
+            " use neither run here)",
             returncode=2,
         )
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, what tests start would ignore it
     if not hasattr(config, "workerinput"):  # workers inherit it
-        os.environ |= {FOLDER: tempfile.mkdtemp(prefix="coupled-adam-bench-"), OWNER: str(os.getpid())}
+        os.environ |= {
+            FOLDER: tempfile.mkdtemp(prefix="coupled-adam-bench-"),
+            OWNER: str(os.getpid()),
+        }
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -71,7 +78,9 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> tuple[int, bool]:
         path = item.path.relative_to(ROOT).as_posix().removeprefix("tests/")
-        number = next((number for number, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+        number = next(
+            (number for number, start in enumerate(FIRST) if path.startswith(start)), len(FIRST)
+        )
         return max(1, number), item.get_closest_marker("xdist_group") is None
 
     items.sort(key=order)
@@ -81,7 +90,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(path: Path) -> str | None:
-    """Name the tests that one worker runs with those of a file: they share fixtures, and libraries that load slowly."""
+    """Name the tests that one worker runs with those of a file: they share fixtures, and libraries
+    that load slowly."""
     folder, *names = path.relative_to(ROOT).with_suffix("").parts
     if folder == "packages":
         return names[0]
@@ -126,7 +136,9 @@ def tiny_settings(**changes: Any) -> dict[str, Any]:
             "vocab_size": 64,
             "split": {"val_fraction": 0.02, "test_fraction": 0.02},
         },
-        "models": [{"name": "nano", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 0.01}],
+        "models": [
+            {"name": "nano", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 0.01}
+        ],
         "training": {"seq_len": 16, "batch_sequences": 4, "warmup_steps": 5, "precision": "fp32"},
         "grid": [
             {
@@ -138,23 +150,34 @@ def tiny_settings(**changes: Any) -> dict[str, Any]:
             }
         ],
         "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
-        "execution": {"checkpoint_every": 10, "log_every": 5, "evaluation_cells_per_job": 6, "data_threads": 1},
+        "execution": {
+            "checkpoint_every": 10,
+            "log_every": 5,
+            "evaluation_cells_per_job": 6,
+            "data_threads": 1,
+        },
     } | changes
 
 
 def other_settings() -> dict[str, Any]:
     """The study of the finished working folder, evaluated under other settings."""
     settings = small(tiny_settings(study="other"))
-    settings["evaluation"] = {"word_similarity": [], "downstream": {"tasks": "synthetic", "limit": 5}}
+    settings["evaluation"] = {
+        "word_similarity": [],
+        "downstream": {"tasks": "synthetic", "limit": 5},
+    }
     return settings
 
 
 class Stored:
-    """Writes the records of runs and evaluations, as training and evaluation leave them, into a folder of runs."""
+    """Writes the records of runs and evaluations, as training and evaluation leave them, into a
+    folder of runs."""
 
     def __init__(self, plan: Plan, runs: Path) -> None:
         self.runs = runs
-        self.cells = {cell.id: (cell, measurements) for cell, measurements in measured_cells(plan, runs)}
+        self.cells = {
+            cell.id: (cell, measurements) for cell, measurements in measured_cells(plan, runs)
+        }
 
     def measurement(self, cell_id: str, stage: str) -> Measurement:
         (found,) = (m for m in self.cells[cell_id][1] if m.stage.name == stage)
@@ -166,7 +189,9 @@ class Stored:
         record = {"cell": cell_id, "status": status, "reason": reason, "model_sha256": sha256}
         write_sealed(self.runs / cell_id / "run.json", record | facts)
 
-    def evaluation(self, cell_id: str, stage: str, rows: list[tuple[str, str, Any, str]], /, **changes: Any) -> Path:
+    def evaluation(
+        self, cell_id: str, stage: str, rows: list[tuple[str, str, Any, str]], /, **changes: Any
+    ) -> Path:
         """Write an evaluation of a run that is there; ``changes`` are of the record."""
         measurement = self.measurement(cell_id, stage)
         model_sha256 = measurement.model_sha256(cell_id)
@@ -179,7 +204,9 @@ class Stored:
             "version": measurement.stage.version,
             "settings": measurement.settings,
             "model_sha256": model_sha256,
-            "results": [dict(zip(("task", "metric", "value", "unit"), row, strict=True)) for row in rows],
+            "results": [
+                dict(zip(("task", "metric", "value", "unit"), row, strict=True)) for row in rows
+            ],
         }
         path = measurement.path(cell_id, model_sha256)
         write_sealed(path, record | changes)
@@ -193,7 +220,8 @@ def stored() -> type[Stored]:
 
 @pytest.fixture(scope="session")
 def results_of() -> Callable[..., StudyResults]:
-    """Return the results of a plan whose value of every metric of the tables is ``value(cell, metric)``."""
+    """Return the results of a plan whose value of every metric of the tables is ``value(cell,
+    metric)``."""
 
     def results_of(plan: Plan, value: Callable[[Cell, Metric], float]) -> StudyResults:
         rows = (
@@ -234,14 +262,20 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder in which a small study has run through; tests read it, and change their copies."""
-    folder = once(tmp_path_factory, "finished", lambda folder: finish_in_hostile_folder(folder, small(tiny_settings())))
+    """A working folder in which a small study has run through; tests read it, and change their
+    copies."""
+    folder = once(
+        tmp_path_factory,
+        "finished",
+        lambda folder: finish_in_hostile_folder(folder, small(tiny_settings())),
+    )
     return folder / HOSTILE / "study"
 
 
 @pytest.fixture(scope="session")
 def finished_twice(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
-    """A copy of the finished working folder, where a study ``other`` of its cells has run with settings of its own."""
+    """A copy of the finished working folder, where a study ``other`` of its cells has run with
+    settings of its own."""
 
     def make(folder: Path) -> None:
         copied(finished, folder / "copy")

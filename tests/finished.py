@@ -1,4 +1,5 @@
-"""A small study that runs through real Snakemake once, for all tests and all workers of pytest-xdist."""
+"""A small study that runs through real Snakemake once, for all tests and all workers of
+pytest-xdist."""
 
 import os
 import shutil
@@ -16,17 +17,27 @@ from coupled_adam_bench.store.locks import FolderLock
 from coupled_adam_bench.store.paths import IMPORTED_FROM
 
 ROOT = Path(__file__).parents[1]
-SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
+SNAKEMAKE = [
+    str(Path(sys.executable).with_name("snakemake")),
+    "--snakefile",
+    str(ROOT / "Snakefile"),
+    "--nocolor",
+]
 TABLES = ("results.csv", "tests.csv", "tables/table1.tex", "tables/table1.html")
 HOSTILE = "a b'c \u00fc"
-"""A space, a quote and an umlaut: the name of a folder in which every rule must quote what it names."""
+"""A space, a quote and an umlaut: the name of a folder in which every rule must quote what it
+names."""
 
 
 def draws(variable: str, by_night: int, by_day: int) -> list[Any]:
-    """Return the numbers of random draws: those after ``by_day`` are nightly; ``variable`` sets how many there are."""
+    """Return the numbers of random draws: those after ``by_day`` are nightly; ``variable`` sets how
+    many there are."""
     first = int(os.environ.get("CAB_FIRST_DRAW", "0"))
     numbers = range(first, first + int(os.environ.get(variable, by_night)))
-    return [*numbers[:by_day], *(pytest.param(number, marks=pytest.mark.nightly) for number in numbers[by_day:])]
+    return [
+        *numbers[:by_day],
+        *(pytest.param(number, marks=pytest.mark.nightly) for number in numbers[by_day:]),
+    ]
 
 
 def small(settings: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -65,12 +76,15 @@ def virtual_environment(home: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / ".venv"], check=True)
     (packages,) = (home / ".venv").glob("lib/python*/site-packages")
     here = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "others.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
+    (packages / "others.pth").write_text(
+        "".join(f"import site; site.addsitedir({path!r})\n" for path in here)
+    )
     return home / ".venv/bin/python"
 
 
 def copied(folder: Path, to: Path) -> Path:
-    """Copy a working folder with its times of files, so that a start finds it as if it had always been there."""
+    """Copy a working folder with its times of files, so that a start finds it as if it had always
+    been there."""
     shutil.copytree(folder, to, symlinks=True)
     for path in to.glob("results/*/mlflow.json"):
         times = path.stat()

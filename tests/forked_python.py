@@ -1,9 +1,11 @@
-"""A Python that runs command lines in forks of itself, with libraries imported that would take each of them seconds.
+"""A Python that runs command lines in forks of itself, with libraries imported that would take each
+of them seconds.
 
-Its arguments are a socket's address, the process with which it ends, and the libraries: modules, or with a colon
-functions of modules that it calls. A request is a message of JSON (arguments of Python, working folder, environment,
-what it takes for the path of Python) with the three standard files. The answers are the fork's number and, when the
-fork has ended, its status. Who asked may end sooner: then the fork is killed. The requests come from ``forks.py``.
+Its arguments are a socket's address, the process with which it ends, and the libraries: modules, or
+with a colon functions of modules that it calls. A request is a message of JSON (arguments of
+Python, working folder, environment, what it takes for the path of Python) with the three standard
+files. The answers are the fork's number and, when the fork has ended, its status. Who asked may end
+sooner: then the fork is killed. The requests come from ``forks.py``.
 """
 
 import atexit
@@ -30,7 +32,8 @@ LONGEST_REQUEST = 1 << 20
 
 
 def run(arguments: list[str]) -> None:
-    """Do what Python does with these arguments: ``-W error`` if it is there, then ``-m MODULE`` or ``-c PROGRAM``."""
+    """Do what Python does with these arguments: ``-W error`` if it is there, then ``-m MODULE`` or
+    ``-c PROGRAM``."""
     if arguments[:2] == ["-W", "error"]:
         warnings.simplefilter("error")
         arguments = arguments[2:]
@@ -64,7 +67,8 @@ def status_of(arguments: list[str]) -> int:
 
 
 def forget_other_code() -> None:
-    """Forget our packages where the path of modules now has others, as a test that changes their files asks for."""
+    """Forget our packages where the path of modules now has others, as a test that changes their
+    files asks for."""
     for package in OURS:
         ours, found = sys.modules.get(package), PathFinder.find_spec(package)
         if ours is not None and (found is None or found.origin != ours.__file__):
@@ -75,7 +79,9 @@ def forget_other_code() -> None:
 def become(request: dict[str, Any], files: list[int]) -> None:
     """Be the process of a request, first of a group of its own, and end."""
     os.setsid()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, which has it ignored
+    signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # the tests may run under nohup, which has it ignored
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -96,7 +102,10 @@ def become(request: dict[str, Any], files: list[int]) -> None:
 
 def serve(address: str, owner: int) -> None:
     """Fork for each request until the owner has ended."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server, selectors.DefaultSelector() as selector:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server,
+        selectors.DefaultSelector() as selector,
+    ):
         server.bind(address)
         server.listen(100)
         if os.fork():  # whoever started this waits for it: it can be asked now
@@ -126,12 +135,15 @@ def serve(address: str, owner: int) -> None:
                     case _:
                         connection, child = accept(server)
                         running.add(child)
-                        selector.register(os.pidfd_open(child), selectors.EVENT_READ, ("fork", child, connection))
+                        selector.register(
+                            os.pidfd_open(child), selectors.EVENT_READ, ("fork", child, connection)
+                        )
                         selector.register(connection, selectors.EVENT_READ, ("asker", child))
 
 
 def accept(server: socket.socket) -> tuple[socket.socket, int]:
-    """Fork for a request; return where it came from, which is told the fork's number, and that number."""
+    """Fork for a request; return where it came from, which is told the fork's number, and that
+    number."""
     connection, _ = server.accept()
     request, files, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, 3)
     if (child := os.fork()) == 0:

@@ -1,4 +1,5 @@
-"""Processes of Python that need no time for imports: forks of ``forked_python.py``, one for each list of libraries."""
+"""Processes of Python that need no time for imports: forks of ``forked_python.py``, one for each
+list of libraries."""
 
 import json
 import os
@@ -69,12 +70,15 @@ LIBRARIES = {
 }
 """What the process of a name imports before it forks, and functions that it calls."""
 FOLDER = "CAB_FORKS"
-"""The variable that names the folder of the sockets, which all workers of a run of tests share (conftest.py)."""
+"""The variable that names the folder of the sockets, which all workers of a run of tests share
+(conftest.py)."""
 OWNER = "CAB_FORKS_OWNER"
 """The variable with the process of that run."""
 STARTED: list[Any] = []
-"""What the test that runs has started, each the first process of a group: what is left at its end is killed."""
-# For whoever knows a Python by its path: some command lines are done by forks, and others by the real one.
+"""What the test that runs has started, each the first process of a group: what is left at its end
+is killed."""
+# For whoever knows a Python by its path: some command lines are done by forks, and others by the
+# real one.
 STAND_IN = """
 import json, os, signal, socket, sys
 
@@ -110,9 +114,11 @@ class Fork:
         said: Path | None = None,
         jobs: str | None = None,
     ) -> None:
-        """Start it; what it says goes to the end of the file ``said``, or is returned by :meth:`communicate`.
+        """Start it; what it says goes to the end of the file ``said``, or is returned by
+        :meth:`communicate`.
 
-        The commands that it starts itself are forks as well where it is said with which libraries, as ``jobs``.
+        The commands that it starts itself are forks as well where it is said with which libraries,
+        as ``jobs``.
         """
         self.args = arguments
         self.returncode: int | None = None
@@ -180,14 +186,21 @@ class Fork:
 
 
 def _socket_of(libraries: str) -> Path:
-    """Return where to ask for forks with these libraries; the first test that asks starts the process."""
+    """Return where to ask for forks with these libraries; the first test that asks starts the
+    process."""
     folder = Path(os.environ[FOLDER]) / libraries
     folder.mkdir(exist_ok=True)
     address = folder / "socket"
     with folder_lock(folder):
         if not address.exists():
             program = str(Path(__file__).with_name("forked_python.py"))
-            command = [sys.executable, program, str(address), os.environ[OWNER], *LIBRARIES[libraries]]
+            command = [
+                sys.executable,
+                program,
+                str(address),
+                os.environ[OWNER],
+                *LIBRARIES[libraries],
+            ]
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     return address
 
@@ -211,7 +224,8 @@ def python_of_jobs(libraries: str) -> str:
 
 
 def python_of_workers() -> str:
-    """Return the command of a Python for pytest's workers, forks that have the libraries of most tests.
+    """Return the command of a Python for pytest's workers, forks that have the libraries of most
+    tests.
 
     The first tests need other libraries as well, so these are loaded at the same time.
     """
@@ -241,20 +255,25 @@ def python(
         return Fork(libraries, arguments, folder, environment, said, jobs)
     command: Any = [sys.executable, *arguments]
     if said is None:
-        return real(command, folder, environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return real(
+            command, folder, environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     with said.open("a") as file:
         return real(command, folder, environment, stdout=file, stderr=file)
 
 
 def real(command: Any, folder: Path, environment: dict[str, str], **options: Any) -> Any:
     """Start a command as a user does, the first process of a group as from a terminal."""
-    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **options)
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, start_new_session=True, **options
+    )
     STARTED.append(process)
     return process
 
 
 def kill_started(n_before: int) -> None:
-    """Kill what was started after the first ``n_before``, with the groups of processes, and has not ended."""
+    """Kill what was started after the first ``n_before``, with the groups of processes, and has not
+    ended."""
     for process in STARTED[n_before:]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -263,8 +282,12 @@ def kill_started(n_before: int) -> None:
 
 
 def run_group(program: str, processes: int, folder: Path) -> None:
-    """Run a program in each process of a group; its arguments are the address of a store of theirs, and its rank."""
+    """Run a program in each process of a group; its arguments are the address of a store of theirs,
+    and its rank."""
     command = ["-c", program, (folder / "store").as_uri()]
-    ranks = [python("training", [*command, str(rank)], folder, dict(os.environ)) for rank in range(processes)]
+    ranks = [
+        python("training", [*command, str(rank)], folder, dict(os.environ))
+        for rank in range(processes)
+    ]
     errors = [process.communicate(timeout=240)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [0] * processes, "\n".join(errors)

@@ -1,4 +1,5 @@
-"""A small tokenizer of GPT-2's kind and a hub on this machine, for the folders of tests that ask for them."""
+"""A small tokenizer of GPT-2's kind and a hub on this machine, for the folders of tests that ask
+for them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,14 +9,16 @@ from hub_server import Here, HubServer, serving
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SAMPLE = (
-    "It was the best of times, it wasn't the worst; 1984 was 12,345.67 % better.\n\n\tdef main():\n    return 'x'\n"
-    "Grüße aus Köln, où l'été dure; Привет, мир! 漢字かな交じり文 🙂👩‍👩‍👧 a\u0301 \u00a0 \u2028 end.   \r\n"
+    "It was the best of times, it wasn't the worst; 1984 was 12,345.67 % better.\n\n\tdef main():\n"
+    "    return 'x'\nGrüße aus Köln, où l'été dure; Привет, мир! 漢字かな交じり文 🙂👩‍👩‍👧"
+    " a\u0301 \u00a0 \u2028 end.   \r\n"
 )
 
 
 @pytest.fixture(scope="session")
 def small_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small tokenizer of GPT-2's kind: byte-level BPE, ids in the order of merges, end-of-text last."""
+    """A folder with a small tokenizer of GPT-2's kind: byte-level BPE, ids in the order of merges,
+    end-of-text last."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trained.decoder = decoders.ByteLevel()

@@ -1,8 +1,10 @@
-"""A server on this machine that speaks the protocol of the Hugging Face hub, for the hub's own libraries.
+"""A server on this machine that speaks the protocol of the Hugging Face hub, for the hub's own
+libraries.
 
-It answers what `huggingface_hub` and `datasets` ask of HF_ENDPOINT: information and trees of repositories at a branch
-or commit, files with ETag and X-Repo-Commit, large files by a redirect to a store, and the hub's error codes. Faults
-are injected by path. ``Here`` is a folder with a study whose commands ask the server.
+It answers what `huggingface_hub` and `datasets` ask of HF_ENDPOINT: information and trees of
+repositories at a branch or commit, files with ETag and X-Repo-Commit, large files by a redirect to
+a store, and the hub's error codes. Faults are injected by path. ``Here`` is a folder with a study
+whose commands ask the server.
 """
 
 import hashlib
@@ -45,7 +47,8 @@ class Repo:
 
     branches: dict[str, dict[str, bytes]]
     gated: int | None = None
-    """Status with which its files are refused: 401 without a token, 403 with one that has no access."""
+    """Status with which its files are refused: 401 without a token, 403 with one that has no
+    access."""
 
     def revision(self, name: str) -> tuple[str, dict[str, bytes]] | None:
         """The commit and the files of a branch or commit."""
@@ -95,7 +98,9 @@ class HubServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def add(self, name: str, files: dict[str, bytes], branch: str = "main", gated: int | None = None) -> str:
+    def add(
+        self, name: str, files: dict[str, bytes], branch: str = "main", gated: int | None = None
+    ) -> str:
         """Put the files of a branch into a repository; return their commit."""
         repo = self.repos.setdefault(name, Repo({}))
         repo.branches[branch] = files
@@ -143,7 +148,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
-    def _send(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None) -> None:
+    def _send(
+        self, status: int, content: bytes = b"", headers: dict[str, str] | None = None
+    ) -> None:
         fault = self._fault
         self.server.log.append((self.command, self._path, status))
         self.send_response(status)
@@ -168,7 +175,10 @@ class _Handler(BaseHTTPRequestHandler):
         first, last = int(asked[1]), min(int(asked[2]), len(content) - 1)
         part = content[first : last + 1]
         self.server.n_ranged += len(part)
-        headers |= {"Content-Length": str(len(part)), "Content-Range": f"bytes {first}-{last}/{len(content)}"}
+        headers |= {
+            "Content-Length": str(len(part)),
+            "Content-Range": f"bytes {first}-{last}/{len(content)}",
+        }
         self._send(206, part, headers)
 
     def _json(self, value: Any, status: int = 200) -> None:
@@ -234,28 +244,51 @@ class _Handler(BaseHTTPRequestHandler):
         commit, files, folder = found
         if what in (None, "revision"):
             siblings = [{"rfilename": path} for path in sorted(files)]
-            self._json({"id": name, "sha": commit, "private": False, "siblings": siblings, "tags": []})
+            self._json(
+                {"id": name, "sha": commit, "private": False, "siblings": siblings, "tags": []}
+            )
             return
         if what == "paths-info":
             fields = parse_qs(body.decode()) if not body.startswith(b"{") else json.loads(body)
             asked = fields["paths"] if isinstance(fields["paths"], list) else [fields["paths"]]
-            folders = {"/".join(path.split("/")[:n]) for path in files for n in range(1, path.count("/") + 1)}
+            folders = {
+                "/".join(path.split("/")[:n])
+                for path in files
+                for n in range(1, path.count("/") + 1)
+            }
             entries = [_entry(path, files[path]) for path in asked if path in files]
-            self._json(entries + [{"type": "directory", "path": path, "oid": "0"} for path in asked if path in folders])
+            self._json(
+                entries
+                + [
+                    {"type": "directory", "path": path, "oid": "0"}
+                    for path in asked
+                    if path in folders
+                ]
+            )
             return
-        recursive = parse_qs(urlsplit(self.path).query).get("recursive", ["false"])[0].lower() == "true"
+        recursive = (
+            parse_qs(urlsplit(self.path).query).get("recursive", ["false"])[0].lower() == "true"
+        )
         prefix = f"{folder}/" if folder else ""
-        below = {path: content for path, content in sorted(files.items()) if path.startswith(prefix)}
+        below = {
+            path: content for path, content in sorted(files.items()) if path.startswith(prefix)
+        }
         if folder and not below:
             self._error(404, "EntryNotFound", f"{folder} does not exist")
             return
         entries, folders = [], set()
         for path, content in below.items():
             inner = path.removeprefix(prefix).split("/")
-            folders |= {prefix + "/".join(inner[:n]) for n in range(1, len(inner) if recursive else min(2, len(inner)))}
+            folders |= {
+                prefix + "/".join(inner[:n])
+                for n in range(1, len(inner) if recursive else min(2, len(inner)))
+            }
             if recursive or len(inner) == 1:
                 entries.append(_entry(path, content))
-        self._json([{"type": "directory", "path": path, "oid": "0", "size": 0} for path in sorted(folders)] + entries)
+        self._json(
+            [{"type": "directory", "path": path, "oid": "0", "size": 0} for path in sorted(folders)]
+            + entries
+        )
 
     def _resolve(self, name: str, rest: str) -> None:
         repo = self._repo(name)
@@ -274,8 +307,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         sha256 = hashlib.sha256(content).hexdigest()
         headers |= {"X-Linked-Size": str(len(content)), "X-Linked-ETag": f'"{sha256}"'}
-        # On another host, as at the hub: its library follows redirects within a host before it reads the headers.
-        self._send(302, b"", headers | {"Location": f"http://localhost:{self.server.server_port}/store/{sha256}"})
+        # On another host, as at the hub: its library follows redirects within a host before it
+        # reads the headers.
+        self._send(
+            302,
+            b"",
+            headers | {"Location": f"http://localhost:{self.server.server_port}/store/{sha256}"},
+        )
 
 
 def _entry(path: str, content: bytes) -> dict[str, Any]:
@@ -286,7 +324,11 @@ def _entry(path: str, content: bytes) -> dict[str, Any]:
         "oid": hashlib.sha1(content).hexdigest(),
     }
     if len(content) >= LFS_BYTES:
-        entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+        entry["lfs"] = {
+            "oid": hashlib.sha256(content).hexdigest(),
+            "size": len(content),
+            "pointerSize": 134,
+        }
     return entry
 
 
@@ -316,7 +358,9 @@ def parquet(rows: list[dict[str, Any]]) -> bytes:
 def four_files(folder: str = "data") -> dict[str, bytes]:
     """The texts in four files of parquet."""
     parts = [[{"text": text} for text in TEXTS[100 * i : 100 * i + 100]] for i in range(4)]
-    return {f"{folder}/train-{i:05d}-of-00004.parquet": parquet(rows) for i, rows in enumerate(parts)}
+    return {
+        f"{folder}/train-{i:05d}-of-00004.parquet": parquet(rows) for i, rows in enumerate(parts)
+    }
 
 
 class Here:
@@ -328,7 +372,8 @@ class Here:
         """Python code that a command runs before it starts."""
 
     def study(self, hub_minutes: float = 0.5, **sections: dict[str, Any]) -> dict[str, Any]:
-        """Write the plan of a study of small settings, some of which ``sections`` replace; return the settings."""
+        """Write the plan of a study of small settings, some of which ``sections`` replace; return
+        the settings."""
         values: dict[str, Any] = {
             "study": "s",
             "paths": {"tokenizer": str(self.tokenizer), "word_similarity": "sets"},
@@ -349,7 +394,9 @@ class Here:
         write_sealed(self.folder / "plan.json", make_plan(parse_study(values)).to_json())
         return values
 
-    def source(self, max_tokens: int | None = None, hub_minutes: float = 0.5, **source: Any) -> None:
+    def source(
+        self, max_tokens: int | None = None, hub_minutes: float = 0.5, **source: Any
+    ) -> None:
         """Write the plan of a study with this source."""
         self.study(hub_minutes, data={"source": {"kind": "hub"} | source, "max_tokens": max_tokens})
 
@@ -357,12 +404,21 @@ class Here:
     def environment(self) -> dict[str, str]:
         names = ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_DATASETS_OFFLINE")
         kept = {name: value for name, value in os.environ.items() if name not in names}
-        return kept | {"HF_ENDPOINT": self.url, "HF_HOME": str(self.folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        return kept | {
+            "HF_ENDPOINT": self.url,
+            "HF_HOME": str(self.folder / "hf"),
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+        }
 
     def start(self, *arguments: str, **environment: str) -> Any:
-        code = f"import sys\n{self.first}\nfrom coupled_adam_bench.cli import main; sys.exit(main(sys.argv[1:]))"
+        code = (
+            f"import sys\n{self.first}\nfrom coupled_adam_bench.cli import main;"
+            " sys.exit(main(sys.argv[1:]))"
+        )
         command = ["-c", code, *arguments, "--plan", "plan.json"]
-        return python("pipeline without a hub", command, self.folder, self.environment | environment)
+        return python(
+            "pipeline without a hub", command, self.folder, self.environment | environment
+        )
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments, **environment)

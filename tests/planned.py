@@ -20,7 +20,9 @@ class Planned:
         return {cell.id: cell for cell in cells}
 
     def plan(self) -> Plan:
-        return _plan(self.study.name, self.study.title, [(self.study, self.data_id.rpartition("-")[2])])
+        return _plan(
+            self.study.name, self.study.title, [(self.study, self.data_id.rpartition("-")[2])]
+        )
 
     def of(self, ids: list[str]) -> list[Cell]:
         return [self.cells[cell_id] for cell_id in ids]

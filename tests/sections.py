@@ -57,6 +57,10 @@ def html_of(shown: Section | Statistic, material: Material) -> str:
     section = shown.section if isinstance(shown, Statistic) else shown
     assert section is not None
     environment = html_environment(TEMPLATES)
-    environment.globals["render"] = lambda template, values: Markup(environment.get_template(template).render(**values))
-    template = environment.from_string('{% from "section.html.j2" import show with context %}{{ show(blocks) }}')
+    environment.globals["render"] = lambda template, values: Markup(
+        environment.get_template(template).render(**values)
+    )
+    template = environment.from_string(
+        '{% from "section.html.j2" import show with context %}{{ show(blocks) }}'
+    )
     return template.render(blocks=list(section.blocks(material)), figures={})

@@ -27,24 +27,33 @@ class StudyOnSlurm:
 
     def __init__(self, folder: Path, study: Path, cluster: dict[str, str]) -> None:
         self.folder, self.study = folder, study
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("SNAKEMAKE", "SLURM"))}
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SNAKEMAKE", "SLURM"))
+        }
         self.environment = own | cluster
         self.log = folder / "snakemake.log"
         self.earlier: set[str] = set()
         self.earlier = {job.number for job in self.jobs()}
 
     def slurm(self, *command: str) -> str:
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=True
+        ).stdout
 
     def jobs(self, *states: str) -> list[Job]:
-        """Return the study's jobs of these states, by default of all; SLURM remembers ended ones for an hour."""
+        """Return the study's jobs of these states, by default of all; SLURM remembers ended ones
+        for an hour."""
         listed = self.slurm("squeue", "-h", "-t", ",".join(states) or "all", "-o", "%A|%T|%k")
         jobs = [Job(*line.split("|", 2)) for line in listed.splitlines()]
         return [job for job in jobs if job.number not in self.earlier]
 
     def restarts(self, job: Job) -> int:
         facts = dict(
-            fact.split("=", 1) for fact in self.slurm("scontrol", "show", "job", job.number).split() if "=" in fact
+            fact.split("=", 1)
+            for fact in self.slurm("scontrol", "show", "job", job.number).split()
+            if "=" in fact
         )
         return int(facts["Restarts"])
 
@@ -70,7 +79,12 @@ class StudyOnSlurm:
         command += ["--directory", self.folder, *arguments]
         with self.log.open("w") as file:  # ROOT is where `--profile slurm` finds the profile
             return subprocess.Popen(
-                command, cwd=ROOT, env=self.environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=ROOT,
+                env=self.environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def outputs(self) -> dict[str, bytes]:
@@ -79,7 +93,9 @@ class StudyOnSlurm:
     def history_lines(self, *cells: str) -> int:
         """Return how many lines the histories of cells have, by default of all."""
         runs = self.folder / "results" / "runs"
-        files = [runs / cell / "history.jsonl" for cell in cells] or list(runs.glob("*/history.jsonl"))
+        files = [runs / cell / "history.jsonl" for cell in cells] or list(
+            runs.glob("*/history.jsonl")
+        )
         return sum(file.read_bytes().count(b"\n") for file in files if file.exists())
 
 

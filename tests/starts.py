@@ -1,8 +1,8 @@
 """Starts of the workflow, as a user starts it.
 
-A study that runs to its end starts Snakemake and a dozen jobs, which take most of their time to import libraries. Here
-they are forks of processes that have done so (``forks.py``), unless CAB_REAL_STARTS=1. Tests of users and paths start
-commands of their own.
+A study that runs to its end starts Snakemake and a dozen jobs, which take most of their time to
+import libraries. Here they are forks of processes that have done so (``forks.py``), unless
+CAB_REAL_STARTS=1. Tests of users and paths start commands of their own.
 """
 
 import os
@@ -21,8 +21,12 @@ SECONDS = 600
 
 
 def _process(folder: Path, options: list[str], said: Path, first: str = "") -> Any:
-    """Start Snakemake, and let its jobs be forks as well; what they say goes to the file ``said``."""
-    program = f"{first}\nfrom snakemake.cli import main; import sys; sys.argv[0] = 'snakemake'; main(sys.argv[1:])"
+    """Start Snakemake, and let its jobs be forks as well; what they say goes to the file
+    ``said``."""
+    program = (
+        f"{first}\nfrom snakemake.cli import main; import sys; sys.argv[0] = 'snakemake';"
+        " main(sys.argv[1:])"
+    )
     if real_starts() or "LD_PRELOAD" in os.environ:  # which only a new process reads
         command = [sys.executable, "-c", program, *options] if first else [*SNAKEMAKE[:1], *options]
         with said.open("w") as file:
@@ -32,9 +36,14 @@ def _process(folder: Path, options: list[str], said: Path, first: str = "") -> A
 
 
 def snakemake(
-    folder: Path, *arguments: str, study: str = "study.yaml", snakefile: str = SNAKEMAKE[2], first: str = ""
+    folder: Path,
+    *arguments: str,
+    study: str = "study.yaml",
+    snakefile: str = SNAKEMAKE[2],
+    first: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run Snakemake's command line to its end; all that it says is in ``stdout``. ``first`` is Python to run before."""
+    """Run Snakemake's command line to its end; all that it says is in ``stdout``. ``first`` is
+    Python to run before."""
     cores = [] if "-n" in arguments else ["--cores", "2"]
     options = ["--snakefile", snakefile, "--nocolor", *arguments, *cores, "--configfile", study]
     number, name = tempfile.mkstemp(prefix="said-", dir=os.environ[FOLDER])
@@ -45,8 +54,12 @@ def snakemake(
     except subprocess.TimeoutExpired:
         process.kill()
         logs = "".join(path.read_text() for path in folder.glob("results/*/logs/*.log"))
-        raise AssertionError(f"no end after {SECONDS} s:\n{Path(name).read_text()}\n{logs}") from None
-    return subprocess.CompletedProcess(options, status, stdout=Path(name).read_text(encoding="utf-8"), stderr="")
+        raise AssertionError(
+            f"no end after {SECONDS} s:\n{Path(name).read_text()}\n{logs}"
+        ) from None
+    return subprocess.CompletedProcess(
+        options, status, stdout=Path(name).read_text(encoding="utf-8"), stderr=""
+    )
 
 
 def jobs(result: subprocess.CompletedProcess[str], target: str = "all") -> dict[str, int]:
@@ -69,7 +82,8 @@ def finish(folder: Path, *targets: str, study: str = "study.yaml") -> str:
 
 
 def start(folder: Path, *targets: str, said: str = "said.txt") -> Any:
-    """Start the workflow, first process of a group, which will run to its end; ``said`` gets what it says."""
+    """Start the workflow, first process of a group, which will run to its end; ``said`` gets what
+    it says."""
     options = [*SNAKEMAKE[1:], *targets, "--cores", "2", "--configfile", "study.yaml"]
     return _process(folder, options, folder / said)
 

@@ -17,9 +17,15 @@ class Command:
     """The command that trains the cells of one plan, one for each seed."""
 
     def __init__(
-        self, at: At, name: str, model: Any, training: dict[str, Any], steps: int, execution: dict[str, Any],
+        self,
+        at: At,
+        name: str,
+        model: Any,
+        training: dict[str, Any],
+        steps: int,
+        execution: dict[str, Any],
         seeds: Sequence[int] = (1,),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._at, self._folder = at, at.folder / name
         plan = at.plan(model, training, execution, tokens=[{"steps": steps}], seeds=list(seeds))
         self._cells = list(plan.cells.values())
@@ -31,7 +37,9 @@ class Command:
         """Start the command."""
         ids = [cell.id for cell in self._cells]
         words = ["train", "--plan", "plan.json", "--cells", *ids, "--device", self._at.device.type]
-        return subprocess.Popen([sys.executable, "-m", "coupled_adam_bench", *words], cwd=self._folder)
+        return subprocess.Popen(
+            [sys.executable, "-m", "coupled_adam_bench", *words], cwd=self._folder
+        )
 
     def lines(self) -> int:
         """Return the number of lines of the first cell's history."""

@@ -1,4 +1,5 @@
-"""The checks of gpu_proof share these rows, cells and tokens, and this way of measuring time and memory."""
+"""The checks of gpu_proof share these rows, cells and tokens, and this way of measuring time and
+memory."""
 
 import contextlib
 import gc
@@ -43,7 +44,8 @@ class Row:
     at_least: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row with its verdict; a number that is not finite is null and within no bounds."""
+        """Return the row with its verdict; a number that is not finite is null and within no
+        bounds."""
         low = -math.inf if self.at_least is None else self.at_least
         high = math.inf if self.at_most is None else self.at_most
         finite, bounded = math.isfinite(self.value), low > -math.inf or high < math.inf
@@ -76,10 +78,17 @@ class At:
         """Return the first, or in a rehearsal the second."""
         return tiny if self.rehearsed else full
 
-    def plan(self, model: Any, training: dict[str, Any], execution: dict[str, Any], **block: Any) -> Plan:
-        """Return a plan of one model, in a rehearsal a tiny one, with its defaults from the settings themselves."""
+    def plan(
+        self, model: Any, training: dict[str, Any], execution: dict[str, Any], **block: Any
+    ) -> Plan:
+        """Return a plan of one model, in a rehearsal a tiny one, with its defaults from the
+        settings themselves."""
         if self.rehearsed:
-            kept = {key: value for key, value in model.items() if key in _KINDS} if isinstance(model, dict) else {}
+            kept = (
+                {key: value for key, value in model.items() if key in _KINDS}
+                if isinstance(model, dict)
+                else {}
+            )
             model = TINY | kept
             sizes = {"seq_len": 16, "batch_sequences": 4}
             training = training | {key: min(training[key], value) for key, value in sizes.items()}
@@ -92,7 +101,9 @@ class At:
             "training": training,
             "grid": [grid | {"models": [model if isinstance(model, str) else model["name"]]}],
             "execution": {"gpus": int(self.on_gpu), "eval_every": None} | execution,
-            "budget": {} if kind is None else {"gpu": next(name for name, gpu in GPUS.items() if gpu == kind)},
+            "budget": {}
+            if kind is None
+            else {"gpu": next(name for name, gpu in GPUS.items() if gpu == kind)},
         }
         values["data"]["vocab_size"] = self.size(VOCAB_SIZE, TINY_VOCAB)
         return make_plan(parse_study(values))
@@ -102,7 +113,8 @@ class At:
         return next(iter(self.plan(*arguments, **block).cells.values()))
 
     def model(self, cell: Cell, std: float, soft_cap: float | None = None) -> LanguageModel:
-        """Return the model of a cell on the device, with initial weights of this standard deviation."""
+        """Return the model of a cell on the device, with initial weights of this standard
+        deviation."""
         with self.device:
             model = build_model(cell.model, cell.vocab_size, cell.training.seq_len, soft_cap)
         model.init_weights(cell.seed, std)
@@ -115,7 +127,9 @@ class At:
         if not data.exists():
             write_tokens(data, cell)
         changed: Execution = cell.study.execution.model_copy(update=execution)
-        with contextlib.closing(Trainer(cell, changed, data, self.folder / "run", WorkerGroup(self.device))) as made:
+        with contextlib.closing(
+            Trainer(cell, changed, data, self.folder / "run", WorkerGroup(self.device))
+        ) as made:
             yield made
 
     def wait(self) -> None:
@@ -143,7 +157,8 @@ class At:
 
 
 def seconds(device: torch.device, function: Callable[[], object], times: int) -> float:
-    """Return the seconds of one of ``times`` calls in a row, on a GPU by events around all that they queue."""
+    """Return the seconds of one of ``times`` calls in a row, on a GPU by events around all that
+    they queue."""
     if device.type != "cuda":
         start = time.perf_counter()
         for _ in range(times):
@@ -173,7 +188,9 @@ def write_tokens(folder: Path, cell: Cell) -> None:
     dtype, bins = token_dtype(cell.vocab_size), {}
     for seed, split in enumerate(SPLITS):
         tokens = zipf_tokens(
-            max(64 * cell.training.seq_len, 2**20 if split == "train" else 2**16), cell.vocab_size, seed
+            max(64 * cell.training.seq_len, 2**20 if split == "train" else 2**16),
+            cell.vocab_size,
+            seed,
         )
         contents = tokens.astype(dtype).tobytes()
         (folder / f"{split}.bin").write_bytes(contents)
@@ -181,18 +198,22 @@ def write_tokens(folder: Path, cell: Cell) -> None:
         if split == "train":
             np.save(counts, np.bincount(tokens, minlength=cell.vocab_size))
     write_meta(
-        folder, Meta(cell.data_id, cell.vocab_size, cell.vocab_size, 0, dtype.str, "word", bins, {}), [config, counts]
+        folder,
+        Meta(cell.data_id, cell.vocab_size, cell.vocab_size, 0, dtype.str, "word", bins, {}),
+        [config, counts],
     )
 
 
 def relative_error(found: Tensor, exact: Tensor) -> float:
-    """Return the norm of the difference over that of what is exact, computed in float64 on the CPU's side."""
+    """Return the norm of the difference over that of what is exact, computed in float64 on the
+    CPU's side."""
     exact = exact.double().to(found.device)
     return ((found.double() - exact).norm() / exact.norm().clamp(min=1e-300)).item()
 
 
 def roofline(cell: Cell, execution: Execution) -> dict[str, float]:
-    """Return the estimated seconds of a step by its parts, from the one place that computes them."""
+    """Return the estimated seconds of a step by its parts, from the one place that computes
+    them."""
     return step_parts(cell, execution)
 
 
@@ -224,5 +245,8 @@ def compiled_by(backend: str) -> Iterator[None]:
     def module_on_backend(module: torch.nn.Module, **_: Any) -> None:
         compile_module(module, backend=backend)
 
-    with patch.object(torch, "compile", on_backend), patch.object(torch.nn.Module, "compile", module_on_backend):
+    with (
+        patch.object(torch, "compile", on_backend),
+        patch.object(torch.nn.Module, "compile", module_on_backend),
+    ):
         yield

@@ -1,4 +1,5 @@
-"""These checks ask whether a GPU trains as fast, and in as much memory, as we say; no number is a result of a study."""
+"""These checks ask whether a GPU trains as fast, and in as much memory, as we say; no number is a
+result of a study."""
 
 import contextlib
 import time
@@ -29,7 +30,9 @@ SPEED = "tokens a second"
 
 def paper_cell(at: At, **execution: Any) -> Cell:
     """Return the cell of 125M at the paper's batch."""
-    return at.cell("gpt2-125m", PAPER, {"compile": True, "micro_batch_sequences": "auto"} | execution)
+    return at.cell(
+        "gpt2-125m", PAPER, {"compile": True, "micro_batch_sequences": "auto"} | execution
+    )
 
 
 def reference(at: At) -> Rows:
@@ -73,12 +76,21 @@ def training(at: At) -> Rows:
         yield Row(SPEED, speed)
         peak = peak_flops(at.device) or float("nan")
         yield Row(
-            "MFU", cell.flops / cell.n_tokens * speed / peak, None, MFU if cell.study.budget.gpu == "H200" else None
+            "MFU",
+            cell.flops / cell.n_tokens * speed / peak,
+            None,
+            MFU if cell.study.budget.gpu == "H200" else None,
         )
         yield Row("GB", at.peak_bytes(lambda: trainer.train_step(100)) / 1e9)
     yield Row("graphs of the compiler", graphs(), GRAPHS, 1)
-    theirs = [value for what, value in at.known.items() if what.startswith("nanoGPT") and what.endswith(SPEED)]
-    yield Row("speed relative to nanoGPT's faster one", speed / max(theirs, default=float("nan")), None, 1)
+    theirs = [
+        value
+        for what, value in at.known.items()
+        if what.startswith("nanoGPT") and what.endswith(SPEED)
+    ]
+    yield Row(
+        "speed relative to nanoGPT's faster one", speed / max(theirs, default=float("nan")), None, 1
+    )
 
 
 class Event(NamedTuple):
@@ -95,7 +107,8 @@ _CASTS = ("triton_poi_fused__to_copy_t_", "triton_poi_fused__to_copy_")
 
 
 def part_of(name: str, ranges: Iterable[str]) -> str:
-    """Return the part of the roofline to which a kernel belongs, by its name and the ranges in which it ran."""
+    """Return the part of the roofline to which a kernel belongs, by its name and the ranges in
+    which it ran."""
     name = name.lower()
     if any(word in name for word in _ATTENTION):
         return "attention"
@@ -110,7 +123,8 @@ def part_of(name: str, ranges: Iterable[str]) -> str:
 
 
 def by_part(kernels: list[Event], ranges: list[Event]) -> dict[str, float]:
-    """Return the seconds of kernels by part; a kernel is in a range if it began within its time on the device."""
+    """Return the seconds of kernels by part; a kernel is in a range if it began within its time on
+    the device."""
     seconds = dict.fromkeys(("products", "attention", "logits", "layers", "weights"), 0.0)
     for kernel in kernels:
         around = [each.name for each in ranges if each.start <= kernel.start < each.end]
@@ -120,7 +134,8 @@ def by_part(kernels: list[Event], ranges: list[Event]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def ranges_of(trainer: Trainer) -> Iterator[None]:
-    """Mark the loss, which computes its gradients at once, and the optimizers in a profile of ``trainer``."""
+    """Mark the loss, which computes its gradients at once, and the optimizers in a profile of
+    ``trainer``."""
     model, optimizers = trainer.model, trainer.optimizers
     with contextlib.ExitStack() as stack:
         loss = contextlib.ExitStack()
@@ -146,7 +161,8 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def device_events(profiler: profiled, kind: DeviceType) -> tuple[list[Event], list[Event]]:
-    """Return kernels and ranges as the device ran them; those of a CPU are operations, without what they call."""
+    """Return kernels and ranges as the device ran them; those of a CPU are operations, without what
+    they call."""
     kernels, ranges = [], []
     for event in profiler.events() or []:
         start, end = event.time_range.start, event.time_range.end
@@ -156,7 +172,11 @@ def device_events(profiler: profiled, kind: DeviceType) -> tuple[list[Event], li
             ranges.append(Event(event.name, start, end))
         elif not event.is_user_annotation:
             kernels.append(
-                Event(event.name, start, end if kind == DeviceType.CUDA else start + event.self_cpu_time_total)
+                Event(
+                    event.name,
+                    start,
+                    end if kind == DeviceType.CUDA else start + event.self_cpu_time_total,
+                )
             )
     return kernels, ranges
 
@@ -168,7 +188,9 @@ def profile(at: At) -> Rows:
     kind = DeviceType.CUDA if at.on_gpu else DeviceType.CPU
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if at.on_gpu else [])]
     with at.trainer(cell) as trainer, ranges_of(trainer):
-        execution = cell.study.execution.model_copy(update={"micro_batch_sequences": trainer.micro_batch_sequences})
+        execution = cell.study.execution.model_copy(
+            update={"micro_batch_sequences": trainer.micro_batch_sequences}
+        )
         steps = iter(range(100))
         for _ in range(2):
             trainer.train_step(next(steps))

@@ -1,4 +1,5 @@
-"""These checks ask whether larger models fit and are as fast as estimated, and what evaluation and two cells take."""
+"""These checks ask whether larger models fit and are as fast as estimated, and what evaluation and
+two cells take."""
 
 import time
 
@@ -39,7 +40,11 @@ def _steps(at: At, name: str, cell: Cell) -> Rows:
         found = at.seconds(lambda: trainer.train_step(next(steps)), at.size(5, 1))
         yield Row(f"{name}, step, ms", 1000 * found)
         execution = cell.study.execution.model_copy(update={"micro_batch_sequences": micro})
-        yield near(f"{name}, step relative to the roofline", found / sum(roofline(cell, execution).values()), ROOFLINE)
+        yield near(
+            f"{name}, step relative to the roofline",
+            found / sum(roofline(cell, execution).values()),
+            ROOFLINE,
+        )
         peak = at.peak_bytes(lambda: trainer.train_step(next(steps)))
         yield Row(f"{name}, GB", peak / 1e9)
         if at.on_gpu:  # what the allocator holds and no tensor uses
@@ -57,11 +62,16 @@ def evaluation(at: At) -> Rows:
         for _ in range(2):  # the first is a warm-up
             begun = time.perf_counter()
             starts = all_starts(len(tokens), cell.training.seq_len)
-            mean_loss(model, windows_at(tokens, starts, cell.training.seq_len, 16), str(at.device), bf16)
+            mean_loss(
+                model, windows_at(tokens, starts, cell.training.seq_len, 16), str(at.device), bf16
+            )
             loss_seconds = time.perf_counter() - begun
         yield Row(f"test loss {name}, tokens a second", len(tokens) / loss_seconds)
         scorer = Scorer(model, cell.training.seq_len, 16 * cell.training.seq_len, bf16)
         scorer.score(found[:40])
         begun = time.perf_counter()
         scorer.score(found)
-        yield Row(f"tasks {name}, questions of four answers a second", len(found) / 4 / (time.perf_counter() - begun))
+        yield Row(
+            f"tasks {name}, questions of four answers a second",
+            len(found) / 4 / (time.perf_counter() - begun),
+        )

@@ -19,7 +19,8 @@ Step = Callable[[int], tuple[Tensor, Any]]
 
 
 def reference_step(cell: Cell, data: Path, micro: int, device: torch.device) -> Step:
-    """Return the training step of a plain loop, which shares model, weights, batches and settings with ours."""
+    """Return the training step of a plain loop, which shares model, weights, batches and settings
+    with ours."""
     training, on_gpu = cell.training, device.type == "cuda"
     tokens = torch.from_numpy(open_tokens(data, "train").astype("int64"))
     order = WindowOrder(len(tokens), training, cell.seed)
@@ -27,14 +28,19 @@ def reference_step(cell: Cell, data: Path, micro: int, device: torch.device) -> 
         model = build_model(cell.model, cell.vocab_size, training.seq_len)
     model.init_weights(cell.seed, training.init_std)
     groups = [
-        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": training.weight_decay},
+        {
+            "params": [p for p in model.parameters() if p.ndim >= 2],
+            "weight_decay": training.weight_decay,
+        },
         {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
     ]
     betas = (training.beta1, training.beta2)
     optimizer = torch.optim.AdamW(groups, betas=betas, eps=training.eps, fused=on_gpu or None)
 
     def mean_loss(windows: Tensor) -> Tensor:
-        return F.cross_entropy(model.logits(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+        return F.cross_entropy(
+            model.logits(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()
+        )
 
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32, as in the Trainer
@@ -49,7 +55,9 @@ def reference_step(cell: Cell, data: Path, micro: int, device: torch.device) -> 
         loss = torch.zeros((), device=device)
         for begin in range(0, len(starts), micro):
             micro_starts = starts[begin : begin + micro]
-            windows = torch.stack([tokens[start : start + training.seq_len + 1] for start in micro_starts])
+            windows = torch.stack(
+                [tokens[start : start + training.seq_len + 1] for start in micro_starts]
+            )
             windows = (windows.pin_memory() if on_gpu else windows).to(device, non_blocking=True)
             with torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16"):
                 micro_loss = mean_loss(windows) * len(micro_starts) / len(starts)

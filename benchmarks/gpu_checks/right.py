@@ -1,4 +1,5 @@
-"""These checks ask whether a GPU computes what it should: kernels, losses and gradients, training, stops and scores.
+"""These checks ask whether a GPU computes what it should: kernels, losses and gradients, training,
+stops and scores.
 
 Shapes: R rows, C columns of a matrix; B sequences, T tokens, D = d_model, V = vocab_size.
 """
@@ -83,8 +84,13 @@ def loss(at: At) -> Rows:
     }
     for name, (settings, z_loss, soft_cap) in variants.items():
         cell = at.cell(SMALL | settings, RECIPE | {"seq_len": 512}, {})
-        n_sequences, seq_len = at.size(10, 3), cell.training.seq_len  # more tokens than a chunk of the loss
-        tokens = torch.from_numpy(zipf_tokens(n_sequences * (seq_len + 1), cell.vocab_size, 0)).view(n_sequences, -1)
+        n_sequences, seq_len = (
+            at.size(10, 3),
+            cell.training.seq_len,
+        )  # more tokens than a chunk of the loss
+        tokens = torch.from_numpy(
+            zipf_tokens(n_sequences * (seq_len + 1), cell.vocab_size, 0)
+        ).view(n_sequences, -1)
         inputs, targets = tokens[:, :-1], tokens[:, 1:].masked_fill(tokens[:, 1:] == 3, -100)
         arguments: dict[str, Any] = {"reduction": "objective", "z_loss": z_loss}
         model = at.model(cell, 0.05, soft_cap)
@@ -98,7 +104,10 @@ def loss(at: At) -> Rows:
             found.backward()
             yield Row(f"{name} {precision}, loss", abs(found.item() / wanted.item() - 1), allowed)
             both = list(zip(model.parameters(), exact.parameters(), strict=True))
-            grads = [torch.cat([pair[side].grad.double().flatten().cpu() for pair in both]) for side in (0, 1)]
+            grads = [
+                torch.cat([pair[side].grad.double().flatten().cpu() for pair in both])
+                for side in (0, 1)
+            ]
             yield Row(f"{name} {precision}, gradients", relative_error(*grads), allowed)
 
 
@@ -121,50 +130,73 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def optimizers(at: At) -> Rows:
-    """Steps of six optimizers, compiled and not, against the CPU: the largest relative difference of a loss."""
+    """Steps of six optimizers, compiled and not, against the CPU: the largest relative difference
+    of a loss."""
     steps = at.size(40, 3)
     for precision, limit in LIMITS.items():
         for name, (optimizer, core) in OPTIMIZERS.items():
-            cell = at.cell(SMALL, RECIPE | core | {"precision": precision}, {}, optimizers=[optimizer])
-            on_cpu = at.cell(SMALL, RECIPE | core | {"precision": precision}, {"gpus": 0}, optimizers=[optimizer])
+            cell = at.cell(
+                SMALL, RECIPE | core | {"precision": precision}, {}, optimizers=[optimizer]
+            )
+            on_cpu = at.cell(
+                SMALL, RECIPE | core | {"precision": precision}, {"gpus": 0}, optimizers=[optimizer]
+            )
             wanted = _losses(replace(at, device=torch.device("cpu")), on_cpu, steps)
             # Muon orthogonalizes in bf16, whatever the precision.
             allowed = LIMITS["bf16"] if core else limit
             for compiled in (False, True):
                 found = _losses(at, cell, steps, compile=compiled)
                 far = max(abs(ours - cpu) / cpu for ours, cpu in zip(found, wanted, strict=True))
-                yield Row(f"{name} {precision}, {'compiled' if compiled else 'eager'}", far, allowed)
+                yield Row(
+                    f"{name} {precision}, {'compiled' if compiled else 'eager'}", far, allowed
+                )
 
 
 def _losses(at: At, cell: Cell, steps: int, **execution: Any) -> list[float]:
     with at.trainer(cell, train_threads=min(16, os.cpu_count() or 1), **execution) as trainer:
-        torch.set_float32_matmul_precision("highest")  # the trainer asks for TF32, which a CPU does not have
+        torch.set_float32_matmul_precision(
+            "highest"
+        )  # the trainer asks for TF32, which a CPU does not have
         return [trainer.train_step(step)[0].item() for step in range(steps)]
 
 
 def stopping(at: At) -> Rows:
     """SIGTERM, SIGKILL and the resumed runs after them, against a run that nothing stopped."""
-    steps, execution = at.size(1500, 300), {"log_every": 10, "checkpoint_every": 30, "deterministic": True}
-    whole, stopped = (Command(at, name, SMALL, RECIPE, steps, execution) for name in ("whole", "stopped"))
+    steps, execution = (
+        at.size(1500, 300),
+        {"log_every": 10, "checkpoint_every": 30, "deterministic": True},
+    )
+    whole, stopped = (
+        Command(at, name, SMALL, RECIPE, steps, execution) for name in ("whole", "stopped")
+    )
     yield Row("undisturbed run, status", whole.start().wait(), 0, 0)
     process = stopped.start()
     running = reaches(process, lambda: stopped.lines() >= 5)
     begun = time.perf_counter()
     process.send_signal(signal.SIGTERM)
     yield Row("status after SIGTERM", process.wait(), 75, 75)
-    yield Row("seconds from SIGTERM to the end", time.perf_counter() - begun if running else float("nan"), 10)
+    yield Row(
+        "seconds from SIGTERM to the end",
+        time.perf_counter() - begun if running else float("nan"),
+        10,
+    )
     process, lines, saved = stopped.start(), stopped.lines(), stopped.saved()
     running = reaches(process, lambda: stopped.lines() > lines + 2 and stopped.saved() != saved)
     process.kill()
     yield Row("SIGKILL met a running process", running and process.wait() == -signal.SIGKILL, 1, 1)
     yield Row("run resumed after SIGKILL, status", stopped.start().wait(), 0, 0)
-    yield Row("lines of the history", len(stopped.history()), len(whole.history()), len(whole.history()))
+    yield Row(
+        "lines of the history", len(stopped.history()), len(whole.history()), len(whole.history())
+    )
     pairs = zip(sum(stopped.history(), ()), sum(whole.history(), ()), strict=True)
-    yield Row("largest difference of losses and norms", max(abs(one - other) for one, other in pairs), 0)
+    yield Row(
+        "largest difference of losses and norms", max(abs(one - other) for one, other in pairs), 0
+    )
 
 
 def deterministic(at: At) -> Rows:
-    """The same training twice under ``execution.deterministic``, eager and compiled: weights that differ."""
+    """The same training twice under ``execution.deterministic``, eager and compiled: weights that
+    differ."""
     cell = at.cell(SMALL, RECIPE | {"precision": "bf16"}, {"deterministic": True})
     for compiled in (False, True):
         weights = []
@@ -172,7 +204,9 @@ def deterministic(at: At) -> Rows:
             with at.trainer(cell, compile=compiled) as trainer:
                 for step in range(at.size(20, 2)):
                     trainer.train_step(step)
-                weights.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
+                weights.append(
+                    [parameter.detach().clone() for parameter in trainer.model.parameters()]
+                )
         differ = sum(not torch.equal(one, other) for one, other in zip(*weights, strict=True))
         yield Row(f"{'compiled' if compiled else 'eager'}, parameters that differ", differ, 0)
 
@@ -185,9 +219,16 @@ def scoring(at: At) -> Rows:
     model = at.model(cell, 0.05).eval()
     write_tokens(at.folder / "data", cell)
     save_model(model, at.folder / "model", at.folder / "data" / "tokenizer", 0)
-    theirs = AutoModelForCausalLM.from_pretrained(at.folder / "model", dtype=torch.float32).to(at.device).eval()
+    theirs = (
+        AutoModelForCausalLM.from_pretrained(at.folder / "model", dtype=torch.float32)
+        .to(at.device)
+        .eval()
+    )
     drawn = requests(at.size(125, 3), at.size(60, 8), at.size(20, 3), cell.vocab_size)
-    found = [likeliest(theirs, request, at.device) if request.n_continuation == 1 else request for request in drawn]
+    found = [
+        likeliest(theirs, request, at.device) if request.n_continuation == 1 else request
+        for request in drawn
+    ]
     wanted = [score(theirs, request, at.device) for request in found]
     for precision, limit in LIMITS.items():
         ours = Scorer(model, cell.training.seq_len, 16 * 1024, precision == "bf16").score(found)
@@ -196,10 +237,17 @@ def scoring(at: At) -> Rows:
         yield Row(f"{precision}, largest relative difference of a log-likelihood", far, limit)
         least = {"fp32": 1e-4, "bf16": 1e-1}[precision]
         clear = [(greedy, right) for (_, greedy), (_, right, gap) in pairs if gap > least]
-        yield Row(f"{precision}, other likeliest tokens", sum(greedy != right for greedy, right in clear), 0)
+        yield Row(
+            f"{precision}, other likeliest tokens",
+            sum(greedy != right for greedy, right in clear),
+            0,
+        )
     yield Row("requests", len(found))
     yield Row(
-        "requests whose tokens are all the likeliest", sum(right for _, right, _ in wanted), None, at.size(100, 1)
+        "requests whose tokens are all the likeliest",
+        sum(right for _, right, _ in wanted),
+        None,
+        at.size(100, 1),
     )
     yield Row("products in TF32", torch.get_float32_matmul_precision() != "highest", 0)
 
@@ -212,7 +260,9 @@ def requests(n_questions: int, longest: int, answer: int, vocab_size: int) -> li
         question = zipf_tokens(int(generator.integers(2, longest)), vocab_size, index)
         for number in range(4):
             size = int(generator.integers(1, answer)) if number else 1
-            tokens = np.concatenate([question, zipf_tokens(size, vocab_size, 10 * index + number + 1000)])
+            tokens = np.concatenate(
+                [question, zipf_tokens(size, vocab_size, 10 * index + number + 1000)]
+            )
             found.append(TokenRequest(tokens.astype(np.int32), size))
     return found
 
@@ -221,12 +271,15 @@ def requests(n_questions: int, longest: int, answer: int, vocab_size: int) -> li
 def likeliest(model: Any, request: TokenRequest, device: torch.device) -> TokenRequest:
     """Return a request of one token with the token that transformers' model finds the likeliest."""
     logits = model(torch.from_numpy(request.tokens[None, :-1].astype(np.int64)).to(device)).logits
-    return request._replace(tokens=np.append(request.tokens[:-1], np.int32(logits[0, -1].argmax().item())))
+    return request._replace(
+        tokens=np.append(request.tokens[:-1], np.int32(logits[0, -1].argmax().item()))
+    )
 
 
 @torch.inference_mode()
 def score(model: Any, request: TokenRequest, device: torch.device) -> tuple[float, bool, float]:
-    """Return log-likelihood, whether all tokens are the likeliest, and by how much the logits at the least say so."""
+    """Return log-likelihood, whether all tokens are the likeliest, and by how much the logits at
+    the least say so."""
     tokens = torch.from_numpy(request.tokens.astype(np.int64)).to(device)
     logits = model(tokens[None, :-1]).logits[0, -request.n_continuation :].float()
     targets = tokens[-request.n_continuation :]

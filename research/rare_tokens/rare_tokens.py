@@ -1,9 +1,11 @@
-"""A toy of rare tokens: how an optimizer's second moment moves the probability that a model gives to them.
+"""A toy of rare tokens: how an optimizer's second moment moves the probability that a model gives
+to them.
 
-A token that is absent from two batches in turn ends below its frequency under Adam, at every learning rate (Kar 2026,
-arXiv 2609.37535). The toy has that paper's form at a smaller size: an untied embedding and head, half of the words of
-which never occur, and text from a Markov chain. The table is the mean over tokens of a band of
-log(mean predicted probability / frequency), in the last quarter of training: 0 is calibrated. Prints Markdown.
+A token that is absent from two batches in turn ends below its frequency under Adam, at every
+learning rate (Kar 2026, arXiv 2609.37535). The toy has that paper's form at a smaller size: an
+untied embedding and head, half of the words of which never occur, and text from a Markov chain. The
+table is the mean over tokens of a band of log(mean predicted probability / frequency), in the last
+quarter of training: 0 is calibrated. Prints Markdown.
 
     python research/rare_tokens/rare_tokens.py [--steps 4000] [--seeds 3]
 
@@ -44,16 +46,22 @@ class Toy:
 
 
 def transitions(n_words: int, seed: int) -> Tensor:
-    """Return the transitions of a Markov chain, shape UU: half the weight is Zipf's law, half a permuted one."""
+    """Return the transitions of a Markov chain, shape UU: half the weight is Zipf's law, half a
+    permuted one."""
     generator = torch.Generator().manual_seed(seed)
     zipf_U = 1 / torch.arange(1, n_words + 1, dtype=torch.float64)
-    own_UU = torch.stack([zipf_U[torch.randperm(n_words, generator=generator)] for _ in range(n_words)])
+    own_UU = torch.stack(
+        [zipf_U[torch.randperm(n_words, generator=generator)] for _ in range(n_words)]
+    )
     rows_UU = zipf_U / zipf_U.sum() + own_UU / own_UU.sum(1, keepdim=True) * zipf_U / zipf_U.max()
     return rows_UU / rows_UU.sum(1, keepdim=True)
 
 
-def calibration(settings: dict[str, object], lr: float, seed: int, toy: Toy) -> tuple[Tensor, Tensor, float]:
-    """Return log(mean predicted probability / frequency) and the frequency of each word, shape U, and the mean loss."""
+def calibration(
+    settings: dict[str, object], lr: float, seed: int, toy: Toy
+) -> tuple[Tensor, Tensor, float]:
+    """Return log(mean predicted probability / frequency) and the frequency of each word, shape U,
+    and the mean loss."""
     n_words = toy.vocab_size // 2
     chain_UU = transitions(n_words, seed)
     stationary_U = torch.linalg.matrix_power(chain_UU, 64)[0]
@@ -66,7 +74,9 @@ def calibration(settings: dict[str, object], lr: float, seed: int, toy: Toy) -> 
     updater = build_embedding_optimizer([embedding, head], optimizer, Training(), lr)
     probability_U, loss, counted = torch.zeros(n_words, dtype=torch.float64), 0.0, 0
     for step in range(toy.steps):
-        tokens_B = torch.multinomial(stationary_U, toy.batch_tokens, replacement=True, generator=generator)
+        tokens_B = torch.multinomial(
+            stationary_U, toy.batch_tokens, replacement=True, generator=generator
+        )
         targets_B = torch.multinomial(chain_UU[tokens_B], 1, generator=generator)[:, 0]
         mean_loss = sum_cross_entropy(embedding[tokens_B], head, targets_B) / toy.batch_tokens
         mean_loss.backward()
@@ -75,7 +85,9 @@ def calibration(settings: dict[str, object], lr: float, seed: int, toy: Toy) -> 
         if step >= 0.75 * toy.steps:
             counted += 1
             loss += mean_loss.item()
-            if counted % 10 == 0:  # exact in the tokens: each word's row with its stationary probability
+            if (
+                counted % 10 == 0
+            ):  # exact in the tokens: each word's row with its stationary probability
                 with torch.no_grad():
                     softmax_UV = (embedding[:n_words] @ head.T).double().softmax(1)
                 probability_U += stationary_U @ softmax_UV[:, :n_words]
@@ -83,19 +95,25 @@ def calibration(settings: dict[str, object], lr: float, seed: int, toy: Toy) -> 
 
 
 def bands(frequency_U: Tensor, batch_tokens: int) -> dict[str, Tensor]:
-    """Return which words are rare, in fewer than one of 100 batches, and which are frequent, in more than one of 20."""
+    """Return which words are rare, in fewer than one of 100 batches, and which are frequent, in
+    more than one of 20."""
     expected_U = frequency_U * batch_tokens
     return {"rare": expected_U < 0.01, "frequent": expected_U > 0.05}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=Toy.steps)
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     toy = Toy(steps=arguments.steps)
-    print("| optimizer | learning rate | loss | rare tokens | frequent tokens |\n|---|---|---|---|---|")
+    print(
+        "| optimizer | learning rate | loss | rare tokens | frequent tokens"
+        " |\n|---|---|---|---|---|"
+    )
     for name, (settings, lr) in RIVALS.items():
         losses, found = [], {"rare": [], "frequent": []}
         for seed in range(1, arguments.seeds + 1):
@@ -103,7 +121,9 @@ def main() -> None:
             losses.append(loss)
             for band, is_in_U in bands(frequency_U, toy.batch_tokens).items():
                 found[band].append(log_ratio_U[is_in_U].mean().item())
-        numbers = " | ".join(f"{statistics.mean(values):.2f}" for values in (losses, *found.values()))
+        numbers = " | ".join(
+            f"{statistics.mean(values):.2f}" for values in (losses, *found.values())
+        )
         print(f"| {name} | {lr:g} | {numbers} |", flush=True)
 
 

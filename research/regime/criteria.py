@@ -1,10 +1,12 @@
-"""What the stated plan of the study `regime` says of one optimizer alone, with 95 % intervals over seeds.
+"""What the stated plan of the study `regime` says of one optimizer alone, with 95 % intervals over
+seeds.
 
     python research/regime/criteria.py [--results results] > research/regime/criteria.csv
 
-Tests compare two optimizers, so these come from the histories of the runs: the exponent of Adam's second moment by how
-often a batch has the token, the mean-norm ratio when the rates sum to 0.2, Ember's isotropy, and the drift of tied
-contexts. Each line has what was stated, and whether the whole interval lies within it.
+Tests compare two optimizers, so these come from the histories of the runs: the exponent of Adam's
+second moment by how often a batch has the token, the mean-norm ratio when the rates sum to 0.2,
+Ember's isotropy, and the drift of tied contexts. Each line has what was stated, and whether the
+whole interval lies within it.
 """
 
 import argparse
@@ -36,7 +38,8 @@ Line = tuple[str, str, str, Sequence[float], tuple[float, float]]
 
 
 def at_the_sum_of_rates(history: list[dict[str, float]], total: float) -> float:
-    """Return the mean-norm ratio when the rates sum to ``total``, on a line between the two records around it."""
+    """Return the mean-norm ratio when the rates sum to ``total``, on a line between the two records
+    around it."""
     records = [record for record in history if "rate_sum" in record and "mean_norm_ratio" in record]
     before = [record for record in records if record["rate_sum"] <= total]
     after = [record for record in records if record["rate_sum"] > total]
@@ -74,17 +77,24 @@ def lines(results: Path) -> Iterator[Line]:
     ratios: dict[str, list[float]] = defaultdict(list)
     for cell in (*plan.tuning_cells.values(), *plan.cells.values()):
         # Centering sets the ratio to 0, whatever the rate.
-        if cell.study.name == "regime_head" and cell.optimizer.name == ADAM and not cell.optimizer.mu_centering:
+        if (
+            cell.study.name == "regime_head"
+            and cell.optimizer.name == ADAM
+            and not cell.optimizer.mu_centering
+        ):
             ratios[name_of_rate(cell)].append(at_the_sum_of_rates(histories[cell.id], RATES_SUM))
     for name, values in sorted(ratios.items()):
         yield "ratio when the rates sum to 0.2", "regime_head", name, values, (0.8, 1)
     own = [
         last[cell.id].get("isotropy", math.nan)
         for cell in plan.cells.values()
-        if (cell.study.name, cell.optimizer.name, cell.steps) == ("regime_head", EMBER, 2000) and cell.tuning
+        if (cell.study.name, cell.optimizer.name, cell.steps) == ("regime_head", EMBER, 2000)
+        and cell.tuning
     ]
     yield "isotropy at its own rate", "regime_head", EMBER, own, (0, 0.5)
-    tied = {size: ends(f"regime_tied_{size}", COUPLED_ADAM, "mean_norm_ratio") for size in ("2k", "98k")}
+    tied = {
+        size: ends(f"regime_tied_{size}", COUPLED_ADAM, "mean_norm_ratio") for size in ("2k", "98k")
+    }
     differences = [one - other for one, other in zip(tied["2k"], tied["98k"], strict=True)]
     yield "drift of tied contexts", "2k - 98k", COUPLED_ADAM, differences, (-0.05, 0.05)
     for size, values in tied.items():
@@ -95,17 +105,40 @@ def lines(results: Path) -> Iterator[Line]:
 
 def name_of_rate(cell: Cell) -> str:
     """Return what differs between the Adams of block A."""
-    return f"{cell.optimizer.key}, {cell.steps} steps" if cell.tuning is None else f"{cell.optimizer.key}, own rate"
+    return (
+        f"{cell.optimizer.key}, {cell.steps} steps"
+        if cell.tuning is None
+        else f"{cell.optimizer.key}, own rate"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--results", type=Path, default=Path("results"))
     rows = csv.writer(sys.stdout, lineterminator="\n")
-    rows.writerow(("criterion", "study", "of", "seeds", "mean", "low", "high", "stated_low", "stated_high", "holds"))
+    rows.writerow(
+        (
+            "criterion",
+            "study",
+            "of",
+            "seeds",
+            "mean",
+            "low",
+            "high",
+            "stated_low",
+            "stated_high",
+            "holds",
+        )
+    )
     for criterion, study, of, all_values, (low, high) in lines(parser.parse_args().results):
         sample = summarize([value for value in all_values if not math.isnan(value)])
-        ends = interval(sample.mean, sample.sd / math.sqrt(sample.n), sample.n - 1) if sample.n > 1 else (math.nan,) * 2
+        ends = (
+            interval(sample.mean, sample.sd / math.sqrt(sample.n), sample.n - 1)
+            if sample.n > 1
+            else (math.nan,) * 2
+        )
         undecided = sample.n < 2 or (math.isinf(high - low) and low == -high)
         holds = "" if undecided else str(low <= ends[0] and ends[1] <= high).lower()
         rows.writerow((criterion, study, of, sample.n, sample.mean, *ends, low, high, holds))

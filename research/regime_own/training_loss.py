@@ -1,9 +1,11 @@
-"""The training loss of each optimizer over the last twentieth of its steps, beside the first optimizer of its block.
+"""The training loss of each optimizer over the last twentieth of its steps, beside the first
+optimizer of its block.
 
     python research/regime_own/training_loss.py results/STUDY > training_loss.csv
 
-Runs of one seed read the same batches in the same steps, so their difference, paired by seed with a 95 % interval, does
-not have the noise of the text. It says whether a difference on held-out text is one in training, too.
+Runs of one seed read the same batches in the same steps, so their difference, paired by seed with a
+95 % interval, does not have the noise of the text. It says whether a difference on held-out text is
+one in training, too.
 """
 
 import argparse
@@ -23,13 +25,18 @@ SHARE = 0.95  # of the steps lie before those that count
 
 
 def last_loss(cell: Cell, results: Path) -> float:
-    """Return the mean of the losses that training recorded in the last steps, NaN if there is none."""
+    """Return the mean of the losses that training recorded in the last steps, NaN if there is
+    none."""
     history = run_history(paths.run_dir(cell.id, results))
-    return summarize([row["loss"] for row in history if "loss" in row and row["step"] > SHARE * cell.steps]).mean
+    return summarize(
+        [row["loss"] for row in history if "loss" in row and row["step"] > SHARE * cell.steps]
+    ).mean
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study", type=Path)
     study = parser.parse_args().study
     losses: dict[tuple[int, bool], dict[str, dict[int, float]]] = {}
@@ -37,14 +44,32 @@ def main() -> None:
         of_block = losses.setdefault((cell.n_tokens, cell.tuning is not None), {})
         of_block.setdefault(cell.optimizer.key, {})[cell.seed] = last_loss(cell, study.parent)
     rows = csv.writer(sys.stdout, lineterminator="\n")
-    rows.writerow(("n_tokens", "tuned", "optimizer", "reference", "seeds", "mean", "difference", "low", "high"))
+    rows.writerow(
+        (
+            "n_tokens",
+            "tuned",
+            "optimizer",
+            "reference",
+            "seeds",
+            "mean",
+            "difference",
+            "low",
+            "high",
+        )
+    )
     for (n_tokens, tuned), of_block in sorted(losses.items()):
         reference, first = next(iter(of_block.items()))
         for optimizer, values in of_block.items():
             pairs = summarize([values[seed] - first[seed] for seed in values])
-            ends = interval(pairs.mean, pairs.sd / math.sqrt(pairs.n), pairs.n - 1) if pairs.n > 1 else (math.nan,) * 2
+            ends = (
+                interval(pairs.mean, pairs.sd / math.sqrt(pairs.n), pairs.n - 1)
+                if pairs.n > 1
+                else (math.nan,) * 2
+            )
             mean = summarize(list(values.values())).mean
-            rows.writerow((n_tokens, tuned, optimizer, reference, len(values), mean, pairs.mean, *ends))
+            rows.writerow(
+                (n_tokens, tuned, optimizer, reference, len(values), mean, pairs.mean, *ends)
+            )
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ from coupled_adam_bench.machine.process import end_with_parent, rarely_collected
 
 
 def _look_around() -> None:
-    """Clear the variables that libraries would heed in place of the study, before any library is imported.
+    """Clear the variables that libraries would heed in place of the study, before any library is
+    imported.
 
-    Python has read its own before this, so the process starts anew without them, and with UTF-8 for all text files.
+    Python has read its own before this, so the process starts anew without them, and with UTF-8 for
+    all text files.
     """
     if surroundings.is_launched():  # its launcher has done so
         end_with_parent(float(os.environ[surroundings.LAUNCHER]))
@@ -30,14 +32,16 @@ def _look_around() -> None:
 
 
 def main() -> int:
-    """Run one stage and return its exit status; 2 with a sentence if the packages of the pipeline are missing."""
+    """Run one stage and return its exit status; 2 with a sentence if the packages of the pipeline
+    are missing."""
     _look_around()
-    # A user's own `random.py` in the working folder is not Python's: own code is looked for last, here and by Python in
-    # the processes that this one starts.
+    # A user's own `random.py` in the working folder is not Python's: own code is looked for last,
+    # here and by Python in the processes that this one starts.
     here = os.getcwd()  # noqa: PTH109 (pathlib is not there yet)
     sys.path[:] = [*(place for place in sys.path if place not in ("", here)), here]
     os.environ["PYTHONSAFEPATH"] = "1"
-    # Without a look at all objects at the end, which after torch takes up to a second: the system frees their memory.
+    # Without a look at all objects at the end, which after torch takes up to a second: the system
+    # frees their memory.
     atexit.register(gc.freeze)
     try:
         with rarely_collected():
@@ -46,12 +50,15 @@ def main() -> int:
         return run_stage()
     except ModuleNotFoundError as error:
         package = (error.name or __package__).partition(".")[0]
-        if find_spec(package) is not None:  # it is there, and something in it is not: no matter of what is installed
+        if (
+            find_spec(package) is not None
+        ):  # it is there, and something in it is not: no matter of what is installed
             raise
         print(
-            f"error: the package {package!r} is not installed; this command needs all packages of the pipeline: "
-            "pip install 'coupled-adam-bench[pipeline]' (in a clone of the repository: "
-            "pip install -e packages/coupled-adam -e packages/embedding-geometry -e '.[pipeline]')",
+            f"error: the package {package!r} is not installed; this command needs all packages of"
+            " the pipeline: pip install 'coupled-adam-bench[pipeline]' (in a clone of the"
+            " repository: pip install -e packages/coupled-adam -e packages/embedding-geometry -e"
+            " '.[pipeline]')",
             file=sys.stderr,
         )
         return 2

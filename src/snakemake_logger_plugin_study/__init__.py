@@ -1,11 +1,14 @@
-"""The logger ``study`` of Snakemake (``--logger study``): one line for a study instead of a block for each job.
+"""The logger ``study`` of Snakemake (``--logger study``): one line for a study instead of a block
+for each job.
 
-Snakemake finds a logger by the name of its package, ``snakemake_logger_plugin_NAME``, on the path of Python. It imports
-all that it finds at each start, whatever the workflow, so what this one needs is imported when it is chosen.
+Snakemake finds a logger by the name of its package, ``snakemake_logger_plugin_NAME``, on the path
+of Python. It imports all that it finds at each start, whatever the workflow, so what this one needs
+is imported when it is chosen.
 
-On a terminal the line is drawn anew every second; in a file there is one a minute. Warnings and errors are printed as
-Snakemake prints them, but for a failed job: its rule, and the end of its log. What Snakemake says of each job is in its
-own log file, and with ``--printshellcmds`` or ``--verbose`` it is printed. A dry run prints all of it.
+On a terminal the line is drawn anew every second; in a file there is one a minute. Warnings and
+errors are printed as Snakemake prints them, but for a failed job: its rule, and the end of its log.
+What Snakemake says of each job is in its own log file, and with ``--printshellcmds`` or
+``--verbose`` it is printed. A dry run prints all of it.
 """
 
 import logging
@@ -26,10 +29,13 @@ WORKFLOW = "coupled_adam_bench_workflow"
 """The attribute of the record with which the workflow says what it is going to do."""
 _LINE_SECONDS = 60.0
 _DRAW_SECONDS = 1.0
-# What Snakemake says at each start and for each job, and the command of a job that failed. All else is printed.
+# What Snakemake says at each start and for each job, and the command of a job that failed. All else
+# is printed.
 _USUAL = re.compile(
-    r"Building DAG of jobs|Assuming unrestricted shared|host: |Using shell|Select jobs to execute|Execute \d+ jobs"
-    r"|Complete log|Elapsed time|SLURM run ID|Job [\w-]+ has been submitted|Job rate limit|Waiting at most|None$"
+    r"Building DAG of jobs|Assuming unrestricted shared|host: |Using shell|Select jobs to"
+    r" execute|Execute \d+ jobs"
+    r"|Complete log|Elapsed time|SLURM run ID|Job [\w-]+ has been submitted|Job rate limit|Waiting"
+    r" at most|None$"
     r"|RuleException:\nCalledProcessError"
 )
 # A warning for each file of a report that failed: the files are what they were (rules/report.smk).
@@ -64,7 +70,9 @@ class LogHandler(LogHandlerBase):
         self.stream: TextIO = sys.stdout if common.stdout else sys.stderr
         self._plain = ColorizingTextHandler(nocolor=common.nocolor, stream=self.stream)
         self._plain.setFormatter(DefaultFormatter(common.quiet, common.show_failed_logs))
-        self._full = any((common.dryrun, common.verbose, common.printshellcmds, common.debug_dag, common.quiet))
+        self._full = any(
+            (common.dryrun, common.verbose, common.printshellcmds, common.debug_dag, common.quiet)
+        )
         self._status: Status | None = None
         self._jobs: dict[int, list[str]] = {}
         """The wildcards of the jobs that have begun."""
@@ -86,7 +94,9 @@ class LogHandler(LogHandlerBase):
                 self._print_failure(record)
             elif _RESTORED.match(str(record.msg)):
                 pass
-            elif record.levelno >= logging.WARNING or (event is None and not _USUAL.match(str(record.msg))):
+            elif record.levelno >= logging.WARNING or (
+                event is None and not _USUAL.match(str(record.msg))
+            ):
                 self._erase()
                 self._plain.emit(record)
             if event == LogEvent.JOB_INFO:
@@ -105,7 +115,9 @@ class LogHandler(LogHandlerBase):
         assert isinstance(workflow, Workflow)
         self._status = Status(workflow)
         everything = f"; all that Snakemake says: {workflow.full_log}" if workflow.full_log else ""
-        self._print(f"{workflow.study}: {workflow.n_jobs} jobs, with logs in {workflow.logs}{everything}")
+        self._print(
+            f"{workflow.study}: {workflow.n_jobs} jobs, with logs in {workflow.logs}{everything}"
+        )
         Thread(target=self._draw_regularly, daemon=True).start()
 
     def _print_failure(self, record: logging.LogRecord) -> None:
@@ -114,7 +126,9 @@ class LogHandler(LogHandlerBase):
 
         facts = record.__dict__
         job = self._jobs.get(facts["jobid"], [])
-        text = describe_failure(facts["rule_name"], job, facts["log"], facts["aux"], facts["rule_msg"])
+        text = describe_failure(
+            facts["rule_name"], job, facts["log"], facts["aux"], facts["rule_msg"]
+        )
         self._print(self._plain.decorate(record, text))
 
     def _draw_regularly(self) -> None:

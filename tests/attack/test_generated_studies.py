@@ -1,4 +1,5 @@
-"""Studies drawn at random: each is refused with the name of its field, or runs through to its tables.
+"""Studies drawn at random: each is refused with the name of its field, or runs through to its
+tables.
 
 All draws share one working folder, as studies of one user do.
 """
@@ -29,9 +30,26 @@ from coupled_adam_bench.training.checks import check_optimizers
 
 TEMPLATES = str(Path(__file__).parents[2] / "templates")
 
-HOSTILE = (None, "", "x", [], {}, -1, 0, 10**30, 1e300, float("nan"), float("inf"), True, "1e-8", [1], {"a": 1})
+HOSTILE = (
+    None,
+    "",
+    "x",
+    [],
+    {},
+    -1,
+    0,
+    10**30,
+    1e300,
+    float("nan"),
+    float("inf"),
+    True,
+    "1e-8",
+    [1],
+    {"a": 1},
+)
 
-# By place of a setting: values that may be right, alone or with others. To each the hostile ones are added.
+# By place of a setting: values that may be right, alone or with others. To each the hostile ones
+# are added.
 SETTINGS: dict[str, tuple[Any, ...]] = {
     "protocol": ("official", "paper", "corrected"),
     "title": ("", "A <b> & 100 %", r"$\frac{$", "\u00fc\u4e2d"),
@@ -81,9 +99,16 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
         ["adamw", "coupled_adam"],
         ["adamw", {"name": "coupled_adam", "scale_exponent": 5}],
         ["adamw", {"name": "coupled_adam", "scale_exponent": -1024}],
-        ["adamw", {"name": "sgd", "lr_factor": 100}, {"name": "sgd", "lr_factor": 100, "momentum": 0.5}],
+        [
+            "adamw",
+            {"name": "sgd", "lr_factor": 100},
+            {"name": "sgd", "lr_factor": 100, "momentum": 0.5},
+        ],
         [{"name": "adamw", "weight_decay": 0.1}, "adamw"],
-        ["adamw", {"name": "custom", "path": "torch.optim.Adagrad", "key": "adagrad", "label": "Adagrad"}],
+        [
+            "adamw",
+            {"name": "custom", "path": "torch.optim.Adagrad", "key": "adagrad", "label": "Adagrad"},
+        ],
         ["adamw", {"name": "custom", "path": "no.such.thing", "key": "a", "label": "b"}],
         ["adamw", {"name": "custom", "path": "torch.optim.Adagrad", "key": "a", "label": "Adam"}],
         ["ember", {"name": "adamw", "amsgrad": True, "beta2": 0.999, "mu_centering": True}],
@@ -140,7 +165,14 @@ OWN = {
     "data.tokenizer": ("file", "word", "gpt2", "bpe"),
     "data.vocab_size": (400, 300, 10, 50_304),
     "data.max_tokens": (None, 10**6, 1000, 1),
-    "paths.text": ("text", ["text/*.jsonl"], ["text", "text/../text"], "nowhere", [], ["text", "text/b.txt"]),
+    "paths.text": (
+        "text",
+        ["text/*.jsonl"],
+        ["text", "text/../text"],
+        "nowhere",
+        [],
+        ["text", "text/b.txt"],
+    ),
     "paths.tokenizer": ("tokenizer.json", "text", None, "nowhere"),
     "paths.word_similarity": ("sets", "nowhere", "text"),
     "paths.tasks": ("tasks", None, "nowhere", "text"),
@@ -153,7 +185,14 @@ OWN = {
         [{"name": "w", "file": "../text/b.txt", "strip_pos": True}],
         "synthetic",
     ),
-    "evaluation.downstream.tasks": (["own"], ["own", "own"], ["nobody"], [], "synthetic", ["arc_easy"]),
+    "evaluation.downstream.tasks": (
+        ["own"],
+        ["own", "own"],
+        ["nobody"],
+        [],
+        "synthetic",
+        ["arc_easy"],
+    ),
 }
 
 
@@ -167,13 +206,17 @@ def change(settings: dict[str, Any], place: str, value: Any) -> None:
     section[name] = value
 
 
-def drawn(rng: random.Random, bases: tuple[dict[str, Any], dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+def drawn(
+    rng: random.Random, bases: tuple[dict[str, Any], dict[str, Any]]
+) -> tuple[dict[str, Any], list[str]]:
     """Return settings with one to five changes, and the places of these."""
     generated, own = bases
     is_own = rng.random() < 0.25
     settings = deepcopy(own if is_own else generated)
     settings["study"] = f"drawn{rng.randrange(10**9)}"
-    of_both = {place: values for place, values in SETTINGS.items() if not place.startswith("data.source")}
+    of_both = {
+        place: values for place, values in SETTINGS.items() if not place.startswith("data.source")
+    }
     domain = of_both | OWN if is_own else SETTINGS
     places = rng.sample(sorted(domain), rng.randint(1, 5))
     for place in sorted(places):
@@ -195,7 +238,8 @@ def check(settings: dict[str, Any]) -> Plan:
 
 
 def run_through(settings: dict[str, Any], everything: bool, said: Callable[[], str]) -> str | None:
-    """Call what the rules call; return None if that ends with the tables, else the sentence that refused the study.
+    """Call what the rules call; return None if that ends with the tables, else the sentence that
+    refused the study.
 
     ``everything``: the figures, the manifest and the report too.
     """
@@ -219,7 +263,9 @@ def run_through(settings: dict[str, Any], everything: bool, said: Callable[[], s
     for stage in study.stages:
         done = str(folder / "evaluation" / f"{stage.name}.done")
         commands.append([stage.name.replace("_", "-"), *cells, "--done", done, "--device", "cpu"])
-    commands.append(["report", "--templates", TEMPLATES, *([] if everything else ["--only", "tables"])])
+    commands.append(
+        ["report", "--templates", TEMPLATES, *([] if everything else ["--only", "tables"])]
+    )
     for stage, *options in commands:
         said()
         assert main([stage, *given, *options]) == 0, f"{stage}:\n{said()[-3000:]}"
@@ -228,13 +274,19 @@ def run_through(settings: dict[str, Any], everything: bool, said: Callable[[], s
 
 @pytest.fixture(scope="module")
 def bases(tiny_study) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The studies that are changed, of a generated language and of one's own text: a cell trains in a blink."""
+    """The studies that are changed, of a generated language and of one's own text: a cell trains in
+    a blink."""
     generated: dict[str, Any] = tiny_study()
     generated["grid"][0] |= {"tokens": [{"steps": 6}], "seeds": [1, 2]}
     generated["training"]["warmup_steps"] = 2
     own = deepcopy(generated)
     own["data"] |= {"source": {"kind": "files"}, "tokenizer": "file", "vocab_size": 400}
-    own["paths"] = {"text": "text", "tokenizer": "tokenizer.json", "word_similarity": "sets", "tasks": "tasks"}
+    own["paths"] = {
+        "text": "text",
+        "tokenizer": "tokenizer.json",
+        "word_similarity": "sets",
+        "tasks": "tasks",
+    }
     own["evaluation"] = {
         "word_similarity": [{"name": "w", "file": "w.txt"}],
         "downstream": {"tasks": ["own"]},
@@ -242,7 +294,9 @@ def bases(tiny_study) -> tuple[dict[str, Any], dict[str, Any]]:
     return generated, own
 
 
-WORDS = [first + second for first in ("ba", "ko", "li", "nu", "se") for second in ("t", "m", "ra", "n")]
+WORDS = [
+    first + second for first in ("ba", "ko", "li", "nu", "se") for second in ("t", "m", "ra", "n")
+]
 TASK = {
     "task": "own",
     "dataset_path": "json",
@@ -272,8 +326,14 @@ def workspace(tmp_path_factory) -> Path:
     rows = [{"text": text(30), "title": text(3), "number": number} for number in range(800)]
     write_lines(folder / "text" / "a.jsonl", map(json.dumps, rows))
     write_lines(folder / "text" / "b.txt", (text(20) for _ in range(50)))
-    write_lines(folder / "sets" / "w.txt", (f"{a}\t{b}\t{rng.random():.2f}" for a, b in itertools.pairwise(WORDS)))
-    items = [{"context": text(4), "choices": [text(2), text(2)], "label": rng.randrange(2)} for _ in range(8)]
+    write_lines(
+        folder / "sets" / "w.txt",
+        (f"{a}\t{b}\t{rng.random():.2f}" for a, b in itertools.pairwise(WORDS)),
+    )
+    items = [
+        {"context": text(4), "choices": [text(2), text(2)], "label": rng.randrange(2)}
+        for _ in range(8)
+    ]
     write_lines(folder / "tasks" / "own.jsonl", map(json.dumps, items))
     (folder / "tasks" / "own.yaml").write_text(yaml.safe_dump(TASK))
     tokenizer = Tokenizer(models.BPE())
@@ -295,17 +355,25 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 @pytest.mark.fault(
     "settings",
-    "A study is drawn at random: one to five settings with likely, odd, impossible and contradictory values.",
-    "It is refused before any training with the name of a setting that was drawn, or it runs through to its tables.",
+    "A study is drawn at random: one to five settings with likely, odd, impossible and"
+    " contradictory values.",
+    "It is refused before any training with the name of a setting that was drawn, or it runs"
+    " through to its tables.",
 )
-@pytest.mark.parametrize("draw", draws("CAB_STUDY_DRAWS", by_night=25, by_day=8))  # `make attack` draws 2,000
-def test_a_drawn_study_runs_through_or_is_refused_by_name(draw, bases, workspace, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    "draw", draws("CAB_STUDY_DRAWS", by_night=25, by_day=8)
+)  # `make attack` draws 2,000
+def test_a_drawn_study_runs_through_or_is_refused_by_name(
+    draw, bases, workspace, monkeypatch, capfd
+):
     monkeypatch.chdir(workspace)
     settings, places = drawn(random.Random(draw), bases)
     refusal = run_through(settings, everything=draw % 4 == 0, said=lambda: capfd.readouterr().err)
     print(f"{places}: {settings}")
     if refusal is not None:
-        names = {place.rpartition(".")[2] for place in places} | {place.split(".")[0] for place in places}
+        names = {place.rpartition(".")[2] for place in places} | {
+            place.split(".")[0] for place in places
+        }
         assert "Traceback" not in refusal
         assert any(re.search(rf"\b{re.escape(name)}\b", refusal) for name in names), refusal
 

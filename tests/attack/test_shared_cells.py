@@ -1,4 +1,5 @@
-"""Studies over the same cells, trained, measured, damaged and collected in any order: each keeps its own numbers."""
+"""Studies over the same cells, trained, measured, damaged and collected in any order: each keeps
+its own numbers."""
 
 import csv
 import random
@@ -19,7 +20,8 @@ ACTIONS = 10
 
 @pytest.fixture(scope="module")
 def plans(tiny_study) -> dict[str, Plan]:
-    """Three studies: the second measures the cells of the first otherwise, the third has half of them and one more."""
+    """Three studies: the second measures the cells of the first otherwise, the third has half of
+    them and one more."""
     first, second, third = (tiny_study(study=name) for name in ("first", "second", "third"))
     for study, seeds in ((first, [1, 2]), (second, [1, 2]), (third, [2, 3])):
         study["grid"][0] |= {"tokens": [{"steps": 6}], "seeds": seeds}
@@ -45,18 +47,38 @@ def run(plan: Plan) -> None:
     call(plan, "train", "--cells", *plan.cells, "--device", "cpu")
     for stage in next(iter(plan.studies.values())).stages:
         done = str(paths.study_dir(plan.name) / f"{stage.name}.done")
-        call(plan, stage.name.replace("_", "-"), "--cells", *plan.cells, "--done", done, "--device", "cpu")
+        call(
+            plan,
+            stage.name.replace("_", "-"),
+            "--cells",
+            *plan.cells,
+            "--done",
+            done,
+            "--device",
+            "cpu",
+        )
 
 
 def collected(plan: Plan, *flags: str) -> bytes:
     file = paths.study_dir(plan.name) / "results.csv"
-    call(plan, "report", "--templates", str(Path(__file__).parents[2] / "templates"), "--only", "tables", *flags)
+    call(
+        plan,
+        "report",
+        "--templates",
+        str(Path(__file__).parents[2] / "templates"),
+        "--only",
+        "tables",
+        *flags,
+    )
     return file.read_bytes()
 
 
 def rows(results: bytes) -> dict[tuple[Any, ...], str]:
     table = csv.DictReader(results.decode().splitlines())
-    return {tuple(value for key, value in row.items() if key not in ("value", "model")): row["value"] for row in table}
+    return {
+        tuple(value for key, value in row.items() if key not in ("value", "model")): row["value"]
+        for row in table
+    }
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +95,13 @@ def alone(plans, tmp_path_factory) -> dict[str, bytes]:
 
 @pytest.mark.fault(
     "results",
-    "Studies share cells and measure them under different settings; they are run, collected in whole or in "
-    "part, damaged and run again in any order.",
+    "Studies share cells and measure them under different settings; they are run, collected in"
+    " whole or in part, damaged and run again in any order.",
     "The results of each are byte for byte those of the study alone.",
 )
-@pytest.mark.parametrize("draw", draws("CAB_ORDER_DRAWS", by_night=3, by_day=1))  # `make attack` draws 100
+@pytest.mark.parametrize(
+    "draw", draws("CAB_ORDER_DRAWS", by_night=3, by_day=1)
+)  # `make attack` draws 100
 def test_studies_over_the_same_cells_in_a_random_order(draw, plans, alone, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = random.Random(draw)
@@ -88,7 +112,9 @@ def test_studies_over_the_same_cells_in_a_random_order(draw, plans, alone, tmp_p
         if action == "run":
             run(plans[name])
             whole.add(name)
-        elif action == "lose" and (files := sorted(Path("results/runs").glob("*/evaluations/*.json"))):
+        elif action == "lose" and (
+            files := sorted(Path("results/runs").glob("*/evaluations/*.json"))
+        ):
             rng.choice(files).unlink()
             whole.clear()
         elif action == "report" and Path("results/runs").is_dir():

@@ -15,7 +15,8 @@ TOOLS = ("slurmctld", "slurmd", "munged", "srun")
 
 @pytest.fixture(scope="session")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Start a cluster of two nodes with a GPU each and return the environment variables that lead clients to it.
+    """Start a cluster of two nodes with a GPU each and return the environment variables that lead
+    clients to it.
 
     Skipped where SLURM is not installed, unless CAB_REQUIRE_TOOLS=1.
     """
@@ -27,7 +28,13 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str
         pytest.skip(message)
     folder = tmp_path_factory.mktemp("slurm") / "cluster"
     try:
-        up = subprocess.run([HERE / "slurm-up.sh", folder], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+        up = subprocess.run(
+            [HERE / "slurm-up.sh", folder],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=60,
+        )
         exports = dict(re.findall(r"(\w+)=(\S+)", up.stdout.removeprefix("export ")))
         yield {name: value.replace("$PATH", os.environ["PATH"]) for name, value in exports.items()}
     finally:

@@ -1,4 +1,5 @@
-"""Faults of a cluster, one after the other in one study: all of them end in the tables of an undisturbed local run."""
+"""Faults of a cluster, one after the other in one study: all of them end in the tables of an
+undisturbed local run."""
 
 import os
 import signal
@@ -20,7 +21,11 @@ def study(tiny_study, tmp_path) -> Path:
     settings = tiny_study()
     settings["grid"][0] |= {"tokens": [{"steps": 1500}], "seeds": [1, 2]}
     # 500 MB are too few for Snakemake and torch in one job, and enough after a retry or two.
-    settings["execution"] |= {"train_cells_per_job": 2, "train_mem_mb": 500, "evaluation_mem_mb": 2500}
+    settings["execution"] |= {
+        "train_cells_per_job": 2,
+        "train_mem_mb": 500,
+        "evaluation_mem_mb": 2500,
+    }
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump(settings))
     return path
@@ -41,7 +46,10 @@ def daemon(cluster: dict[str, str], name: str) -> int:
 def kill_daemon(cluster: dict[str, str], name: str) -> None:
     pid = daemon(cluster, name)
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), name)
+    wait_for(
+        lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(),
+        name,
+    )
 
 
 def start_daemon(study: StudyOnSlurm, *command: str) -> None:
@@ -54,7 +62,8 @@ def training(study: StudyOnSlurm) -> list[Job]:
 
 
 def trains_on(study: StudyOnSlurm) -> Callable[[], list[Job]]:
-    """Return the function that gives the running training jobs once the histories have grown from now on."""
+    """Return the function that gives the running training jobs once the histories have grown from
+    now on."""
     before = study.history_lines()
 
     return lambda: training(study) if study.history_lines() > before else []
@@ -67,11 +76,12 @@ def await_training(study: StudyOnSlurm) -> list[Job]:
 
 @pytest.mark.fault(
     "cluster",
-    "One after the other: training jobs exceed their memory; one is cancelled (`scancel`); one is put back into the "
-    "queue (`scontrol requeue`); slurmctld is killed and comes back; the node of a job goes down and comes back; "
-    "Snakemake is killed (SIGKILL) with jobs in the queue; then two Snakemakes start at once.",
-    "A retry has more memory, the cancelled job is retried, SLURM starts the others again, no two jobs train a cell at "
-    "once, and the tables are byte for byte those of a local run.",
+    "One after the other: training jobs exceed their memory; one is cancelled (`scancel`); one is"
+    " put back into the queue (`scontrol requeue`); slurmctld is killed and comes back; the node of"
+    " a job goes down and comes back; Snakemake is killed (SIGKILL) with jobs in the queue; then"
+    " two Snakemakes start at once.",
+    "A retry has more memory, the cancelled job is retried, SLURM starts the others again, no two"
+    " jobs train a cell at once, and the tables are byte for byte those of a local run.",
 )
 def test_a_bad_week(study, undisturbed, slurm_cluster, tmp_path):
     pytest.importorskip("snakemake_executor_plugin_slurm")
@@ -89,12 +99,19 @@ def test_a_bad_week(study, undisturbed, slurm_cluster, tmp_path):
         kill_daemon(slurm_cluster, "slurmctld")
         time.sleep(5)
         start_daemon(cluster, "slurmctld")
-        wait_for(lambda: subprocess.run(["squeue"], env=cluster.environment, check=False).returncode == 0, "slurmctld")
+        wait_for(
+            lambda: (
+                subprocess.run(["squeue"], env=cluster.environment, check=False).returncode == 0
+            ),
+            "slurmctld",
+        )
         if training(cluster):
             node = cluster.slurm("squeue", "-h", "-t", "RUNNING", "-o", "%N").split()[0]
             kill_daemon(slurm_cluster, f"slurmd-{node}")
             cluster.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-            start_daemon(cluster, "slurmd", "-N", node)  # the node is up again when its slurmd answers
+            start_daemon(
+                cluster, "slurmd", "-N", node
+            )  # the node is up again when its slurmd answers
             await_training(cluster)
         process.kill()
         process.wait(60)

@@ -1,4 +1,5 @@
-"""A study on a real SLURM cluster through the shipped profile gives the tables of a local run, whatever is cut off."""
+"""A study on a real SLURM cluster through the shipped profile gives the tables of a local run,
+whatever is cut off."""
 
 import json
 import os
@@ -25,7 +26,8 @@ SHORT = ("--default-resources", "slurm_partition=short", "mem_mb=4000")
 @pytest.mark.timeout(600)
 @pytest.mark.fault(
     "cluster",
-    "The partition ends jobs after half an hour, and each job of the study asks for an hour or more.",
+    "The partition ends jobs after half an hour, and each job of the study asks for an hour or"
+    " more.",
     "A sentence names them; they ask for half an hour, and the tables are those of a local run.",
 )
 def test_a_study_has_the_tables_of_the_local_run(finished, slurm_cluster, tmp_path):
@@ -51,8 +53,10 @@ def test_a_study_has_the_tables_of_the_local_run(finished, slurm_cluster, tmp_pa
 
 @pytest.mark.fault(
     "cluster",
-    "The user's settings ask for more time than the partition gives, so SLURM lets the job wait for ever; then Ctrl-C.",
-    "Within a minute the terminal names the job, the reason and the setting; nothing is left after Ctrl-C.",
+    "The user's settings ask for more time than the partition gives, so SLURM lets the job wait for"
+    " ever; then Ctrl-C.",
+    "Within a minute the terminal names the job, the reason and the setting; nothing is left after"
+    " Ctrl-C.",
 )
 def test_a_job_that_would_wait_for_ever_is_named(finished, slurm_cluster, tmp_path):
     pytest.importorskip("snakemake_executor_plugin_slurm")
@@ -60,7 +64,11 @@ def test_a_job_that_would_wait_for_ever_is_named(finished, slurm_cluster, tmp_pa
     process = cluster.start("data", *SHORT, "--set-resources", "prepare:runtime=500")
     with ended(process):
         wait_for(lambda: cluster.jobs("PENDING"), f"a job waits:\n{cluster.log.read_text()}", 60)
-        wait_for(lambda: "may wait for ever (PartitionTimeLimit)" in cluster.log.read_text(), "the reason is told", 60)
+        wait_for(
+            lambda: "may wait for ever (PartitionTimeLimit)" in cluster.log.read_text(),
+            "the reason is told",
+            60,
+        )
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(60) == 1
     said = cluster.log.read_text()
@@ -72,7 +80,8 @@ def test_a_job_that_would_wait_for_ever_is_named(finished, slurm_cluster, tmp_pa
 
 @pytest.mark.fault(
     "cluster",
-    "The path of Python has a space or a quote, which Snakemake does not quote in the jobs of a cluster.",
+    "The path of Python has a space or a quote, which Snakemake does not quote in the jobs of a"
+    " cluster.",
     "A sentence names the path and what to do before the first job.",
 )
 def test_a_python_that_no_job_could_start_is_refused(finished, slurm_cluster, tmp_path):
@@ -95,7 +104,9 @@ def test_a_python_that_no_job_could_start_is_refused(finished, slurm_cluster, tm
 def test_a_refused_job_says_why(finished, slurm_cluster, tmp_path):
     pytest.importorskip("snakemake_executor_plugin_slurm")
     cluster = StudyOnSlurm(tmp_path / "slurm", finished / "study.yaml", slurm_cluster)
-    process = cluster.start("data", "--retries", "1", "--default-resources", "slurm_partition=nope", "mem_mb=4000")
+    process = cluster.start(
+        "data", "--retries", "1", "--default-resources", "slurm_partition=nope", "mem_mb=4000"
+    )
     with ended(process):
         assert process.wait(200) == 1
     said = cluster.log.read_text()
@@ -162,5 +173,8 @@ def test_training_that_is_cut_twice_gives_the_tables_of_the_local_run(
     assert len(jobs) == 1 + len(trained) + 2
     assert [cluster.restarts(job) for job in trained] == [CUTS] * len(of_job)
     for run_dir in (tmp_path / "slurm" / "results" / "runs").iterdir():
-        logged = [json.loads(line)["step"] for line in (run_dir / "history.jsonl").read_text().splitlines()]
+        logged = [
+            json.loads(line)["step"]
+            for line in (run_dir / "history.jsonl").read_text().splitlines()
+        ]
         assert logged == list(range(5, steps + 1, 5))

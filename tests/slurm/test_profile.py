@@ -1,4 +1,5 @@
-"""The SLURM profile on a real cluster: resources arrive, failed jobs are retried, and training is warned of its end."""
+"""The SLURM profile on a real cluster: resources arrive, failed jobs are retried, and training is
+warned of its end."""
 
 import os
 import re
@@ -62,13 +63,16 @@ pathlib.Path(name + ".out").touch()
 
 
 def with_site_settings(profile: str) -> str:
-    """Return the profile as a site edits it: the commented lines in force, with the names of the test's cluster."""
+    """Return the profile as a site edits it: the commented lines in force, with the names of the
+    test's cluster."""
     edited = re.sub(r"^# (set-resources:|  \w+: \{.*\})$", r"\1", profile, flags=re.MULTILINE)
     return edited.replace("slurm_partition: gpu", "slurm_partition: main").replace("a100", "fake")
 
 
 def test_the_profile_sets_what_rules_of_ours_use():
-    rules = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk")))
+    rules = "\n".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk"))
+    )
     site = yaml.safe_load(with_site_settings(PROFILE.read_text(encoding="utf-8")))
     bodies = re.findall(r"^rule (\w+):\n((?:    .*\n|\n)+)", rules, re.MULTILINE)
     on_gpu = {name for name, body in bodies if "gpu=" in body}
@@ -79,7 +83,9 @@ def test_the_profile_sets_what_rules_of_ours_use():
 
 
 def test_no_rule_takes_the_options_of_the_site():
-    rules = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk")))
+    rules = "\n".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk"))
+    )
     assert "slurm_extra" not in rules
 
 
@@ -89,28 +95,37 @@ def test_stages_of_the_same_cells_are_one_job():
     assert slurm["group-components"] == {group: len(slurm["groups"])}
     assert slurm["resources"] == {"turn": 1}
     # All stages take turns, but theory, which trains once more and is a job of its own.
-    assert set(slurm["groups"]) == {stage.name for stage in STAGES.values() if stage.gpu} - {"theory"}
+    assert set(slurm["groups"]) == {stage.name for stage in STAGES.values() if stage.gpu} - {
+        "theory"
+    }
 
 
 @pytest.mark.parametrize("name", ["gpus", "lsf"])
 def test_other_profiles_name_rules_of_ours(name):
     profile = yaml.safe_load((ROOT / "profiles" / name / "config.yaml").read_text(encoding="utf-8"))
-    rules = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk")))
+    rules = "\n".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk"))
+    )
     for rule in profile.get("set-resources", {}):
         assert rule in STAGES or re.search(rf"^rule {rule}\b", rules, re.MULTILINE), rule
 
 
 def test_the_default_profile_leaves_the_cluster_alone():
-    default = yaml.safe_load((ROOT / "profiles" / "default" / "config.yaml").read_text(encoding="utf-8"))
+    default = yaml.safe_load(
+        (ROOT / "profiles" / "default" / "config.yaml").read_text(encoding="utf-8")
+    )
     slurm = yaml.safe_load(PROFILE.read_text(encoding="utf-8"))
     assert "code" not in default["rerun-triggers"]
-    assert not {"default-resources", "set-resources", "jobs", "cores", "retries", "executor"} & set(default)
+    assert not {"default-resources", "set-resources", "jobs", "cores", "retries", "executor"} & set(
+        default
+    )
     assert all(slurm[key] == value for key, value in default.items() if key in slurm)
 
 
 @pytest.mark.fault(
     "cluster",
-    "A site has options of its own for `sbatch`, for all jobs (`default-resources`) or for those of a rule.",
+    "A site has options of its own for `sbatch`, for all jobs (`default-resources`) or for those of"
+    " a rule.",
     "They arrive, and training stops before its time limit all the same.",
 )
 def test_jobs_get_their_resources_retries_and_warnings(slurm_cluster, tmp_path):
@@ -118,7 +133,10 @@ def test_jobs_get_their_resources_retries_and_warnings(slurm_cluster, tmp_path):
     shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
     (tmp_path / "slurm").mkdir()
     profile = yaml.safe_load(with_site_settings(PROFILE.read_text(encoding="utf-8")))
-    del profile["groups"], profile["group-components"]  # here each rule is a job; test_pipeline.py has the groups
+    del (
+        profile["groups"],
+        profile["group-components"],
+    )  # here each rule is a job; test_pipeline.py has the groups
     profile["default-resources"]["slurm_extra"] = "'--nice=7'"
     profile["set-resources"]["test_loss"]["slurm_extra"] = "'--nice=8'"
     (tmp_path / "slurm" / "config.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
@@ -127,7 +145,11 @@ def test_jobs_get_their_resources_retries_and_warnings(slurm_cluster, tmp_path):
 
     command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--cores", "2"]
     command += ["--slurm-init-seconds-before-status-checks", "1"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SNAKEMAKE", "SLURM"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SNAKEMAKE", "SLURM"))
+    }
     result = subprocess.run(
         command,
         cwd=tmp_path,
@@ -141,9 +163,11 @@ def test_jobs_get_their_resources_retries_and_warnings(slurm_cluster, tmp_path):
     assert result.returncode == 0, result.stdout[-5000:]
 
     attempts = {
-        path.stem: [line.split() for line in path.read_text().splitlines()] for path in tmp_path.glob("*.attempts")
+        path.stem: [line.split() for line in path.read_text().splitlines()]
+        for path in tmp_path.glob("*.attempts")
     }
-    # One retry each for the job that failed and the one that reached its time limit, a cluster job of its own.
+    # One retry each for the job that failed and the one that reached its time limit, a cluster job
+    # of its own.
     assert {name: len(rows) for name, rows in attempts.items()} == {
         "train_cells": 2,
         "test_loss": 2,

@@ -1,4 +1,5 @@
-"""The book: a folder a study, short pages that say what was not found, and tables that follow from the results."""
+"""The book: a folder a study, short pages that say what was not found, and tables that follow from
+the results."""
 
 import re
 from pathlib import Path
@@ -25,7 +26,12 @@ def test_nothing_of_the_bench_knows_of_the_book():
 
 def words(page):
     """Return the words of a page's prose: commands, tables and the targets of links are none."""
-    text = re.sub(r"^```.*?^```|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^```.*?^```|<!--.*?-->",
+        "",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
     text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     return [word for word in text.split() if any(map(str.isalnum, word))]
@@ -55,16 +61,22 @@ def test_a_study_has_its_yaml_and_each_folder_stands_in_the_book(folder):
 
 
 @pytest.mark.parametrize(
-    "folder", [folder for folder in STUDIES if (folder / "tables").exists()], ids=lambda folder: folder.name
+    "folder",
+    [folder for folder in STUDIES if (folder / "tables").exists()],
+    ids=lambda folder: folder.name,
 )
 def test_the_tables_follow_from_the_results(folder, tmp_path):
     write_tables(folder.name, tmp_path)
     for table in (folder / "tables").iterdir():
-        assert table.read_text(encoding="utf-8") == (tmp_path / table.name).read_text(encoding="utf-8")
+        assert table.read_text(encoding="utf-8") == (tmp_path / table.name).read_text(
+            encoding="utf-8"
+        )
 
 
 @pytest.mark.parametrize(
-    "folder", [folder for folder in STUDIES if (folder / "registration.yaml").exists()], ids=lambda folder: folder.name
+    "folder",
+    [folder for folder in STUDIES if (folder / "registration.yaml").exists()],
+    ids=lambda folder: folder.name,
 )
 def test_a_stated_plan_is_the_one_that_was_run(folder):
     ran = file_of(f"{folder.name}/stated.yaml")
@@ -76,7 +88,9 @@ def test_a_stated_plan_is_the_one_that_was_run(folder):
 def test_a_page_shows_the_tables_and_figures_that_lie_beside_it(folder):
     page = (folder / "README.md").read_text(encoding="utf-8")
     assert all(f"]({file.relative_to(folder)})" in page for file in folder.glob("figures/*"))
-    assert all(f"<!-- table: {file.relative_to(BOOK)} -->" in page for file in folder.glob("tables/*"))
+    assert all(
+        f"<!-- table: {file.relative_to(BOOK)} -->" in page for file in folder.glob("tables/*")
+    )
 
 
 FORM = {"results.csv", "tests.csv", "stated.csv", "tuning.csv"}
@@ -97,7 +111,9 @@ def test_each_file_of_numbers_is_shown_or_claimed():
 def test_a_study_finds_its_parts_beside_it():
     file = BOOK / "regime" / "regime.yaml"
     parts = load_any_study(file).load_parts([file.parent])
-    assert {part.study for part in parts} == {part.stem for part in file.parent.glob("regime_*.yaml")}
+    assert {part.study for part in parts} == {
+        part.stem for part in file.parent.glob("regime_*.yaml")
+    }
 
 
 def test_a_study_without_results_has_no_tables(tmp_path):

@@ -1,14 +1,16 @@
 """README, docs and the book say of studies what the files of these studies say.
 
-``research/claims.yaml`` has the sentences with the lines that they rest on, and ``research/claims.py`` says how they
-are written. Words that promise more than one line are held to it:
+``research/claims.yaml`` has the sentences with the lines that they rest on, and
+``research/claims.py`` says how they are written. Words that promise more than one line are held to
+it:
 
 - *every, all, each, no, none, nobody*: one of the claims has ``every=``.
 - *own rate*: the rate was chosen at the number of tokens that the claim names.
 - *as much*: the sentence has both ends of an interval.
 - What stands in bold on a page of the book is one of the sentences.
 
-A comment before a table, <!-- table: demo/tables/table1.md -->, says that its rows and columns are in that file.
+A comment before a table, <!-- table: demo/tables/table1.md -->, says that its rows and columns are
+in that file.
 """
 
 import json
@@ -30,22 +32,32 @@ ENTRIES = entries()
 
 
 def is_chosen_there(claim: str) -> bool:
-    """Tell whether the rates of a claim's optimizers were chosen at the number of tokens that it names."""
+    """Tell whether the rates of a claim's optimizers were chosen at the number of tokens that it
+    names."""
     name, wanted, _ = read(claim)
     file = f"{Path(name).parent}/tuning.csv"
     optimizers = {wanted[column] for column in ("optimizer", "reference") if column in wanted}
     if file_of(file) is None or "n_tokens" not in wanted or not optimizers:
         return False
-    chosen = {(line["optimizer"], line["n_tokens"]) for line in lines_of(file) if line["chosen"] == "True"}
+    chosen = {
+        (line["optimizer"], line["n_tokens"]) for line in lines_of(file) if line["chosen"] == "True"
+    }
     return all((optimizer, wanted["n_tokens"]) in chosen for optimizer in optimizers)
 
 
 def sentences(page: Path) -> Iterator[str]:
     """Yield the sentences of a page's paragraphs and items."""
-    text = re.sub(r"^```.*?^```|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^```.*?^```|<!--.*?-->",
+        "",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
     for block in re.split(r"\n\s*\n|\n(?=\s*- )|\n(?=[|#])", text):
         if not block.startswith(("|", "#")):
-            yield from re.split(r"(?<=[.!?])\s+(?=[A-Z*])", folded(block).strip().removeprefix("- "))
+            yield from re.split(
+                r"(?<=[.!?])\s+(?=[A-Z*])", folded(block).strip().removeprefix("- ")
+            )
 
 
 CLAIMS = [pytest.param(entry, claim, id=claim) for entry in ENTRIES for claim in entry["claims"]]
@@ -62,25 +74,41 @@ def test_what_is_said_of_a_study_is_in_its_files(entry, claim):
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["sentence"][:60])
 def test_a_sentence_stands_on_its_page_and_promises_what_its_lines_cover(entry):
     sentence = folded(entry["sentence"]).strip()
-    assert sentence in prose(ROOT / entry["page"]), f"{entry['page']} has no such sentence: {sentence}"
+    assert sentence in prose(ROOT / entry["page"]), (
+        f"{entry['page']} has no such sentence: {sentence}"
+    )
     if QUANTIFIER.search(sentence):
-        assert any("every=" in claim for claim in entry["claims"]), f"no claim with every=: {sentence}"
+        assert any("every=" in claim for claim in entry["claims"]), (
+            f"no claim with every=: {sentence}"
+        )
     if "as much" in sentence:
-        assert any("low~" in claim and "high~" in claim for claim in entry["claims"]), f"no interval: {sentence}"
+        assert any("low~" in claim and "high~" in claim for claim in entry["claims"]), (
+            f"no interval: {sentence}"
+        )
     if OWN_RATE.search(sentence):
-        assert any(map(is_chosen_there, entry["claims"])), f"the rate was chosen at other numbers of tokens: {sentence}"
+        assert any(map(is_chosen_there, entry["claims"])), (
+            f"the rate was chosen at other numbers of tokens: {sentence}"
+        )
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *BOOK], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *BOOK], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_own_rates_are_said_in_claims_alone(page):
     claimed = [folded(entry["sentence"]) for entry in ENTRIES if ROOT / entry["page"] == page]
-    loose = [one for one in sentences(page) if OWN_RATE.search(one) and not any(one in each for each in claimed)]
+    loose = [
+        one
+        for one in sentences(page)
+        if OWN_RATE.search(one) and not any(one in each for each in claimed)
+    ]
     assert not loose
 
 
 @pytest.mark.parametrize("page", BOOK, ids=lambda page: page.parent.name)
 def test_a_headline_of_the_book_is_a_claim(page):
-    claimed = " ".join(folded(entry["sentence"]) for entry in ENTRIES if ROOT / entry["page"] == page)
+    claimed = " ".join(
+        folded(entry["sentence"]) for entry in ENTRIES if ROOT / entry["page"] == page
+    )
     headlines = re.findall(r"\*\*([^*]+\.)\*\*", prose(page))
     assert not [headline for headline in headlines if headline not in claimed]
 
@@ -97,17 +125,23 @@ ENGLISH = "english/results.csv seeds=5 optimizer=coupled_adam reference=adamw ev
     "claim",
     [
         "rivals/tests.csv table=rivals metric=loss optimizer=nobody p_value<1",
-        "rivals/tests.csv table=rivals metric=loss optimizer=ember p_value<1",  # against each other one
+        # against each other one
+        "rivals/tests.csv table=rivals metric=loss optimizer=ember p_value<1",
         "rivals/tests.csv table=rivals metric=loss optimizer=ember reference=adamw p_value<0.05",
         "rivals/tests.csv metric=loss optimizer=ember reference=adamw p_value<=1",
         f"{RIVALS} seeds=4 optimizer=adamw mean~4.50",
         f"{RIVALS} seeds=5 optimizer=adamw mean~4.51",
         f"{RIVALS} seeds=5 optimizer=coupled_adam reference=adamw high<0",
         f"{RIVALS} seeds=5 optimizer=coupled_adam reference=nobody high>0",
-        "rivals/results.csv metric=isotropy seeds=5 optimizer=adamw mean>0",  # of which part of the embedding?
-        f"{ENGLISH} task=embeddings metric=kappa low>0",  # it is at 300K tokens, and at no other number
+        # of which part of the embedding?
+        "rivals/results.csv metric=isotropy seeds=5 optimizer=adamw mean>0",
+        # it is at 300K tokens, and at no other number
+        f"{ENGLISH} task=embeddings metric=kappa low>0",
         f"{ENGLISH} task=embeddings metric=isotropy|kappa low>0",
-        "regime_memory/results.csv task=test metric=loss seeds=3 every=n_tokens optimizer=adamw_f0.1 mean>0",
+        (
+            "regime_memory/results.csv task=test metric=loss seeds=3 every=n_tokens"
+            " optimizer=adamw_f0.1 mean>0"
+        ),
         "regime_own/stated.csv every=hypothesis,n_tokens outcome==confirmed",
     ],
 )
@@ -121,7 +155,10 @@ def test_every_asks_every_value():
 
 
 def test_an_own_rate_is_one_that_was_chosen_at_these_tokens():
-    own = "regime_own/results.csv seeds=3 task=test metric=loss optimizer=coupled_adam reference=adamw n_tokens="
+    own = (
+        "regime_own/results.csv seeds=3 task=test metric=loss optimizer=coupled_adam"
+        " reference=adamw n_tokens="
+    )
     assert is_chosen_there(f"{own}786432000 low<0")
     assert not is_chosen_there(f"{own}3145728000 high<0")
 
@@ -131,15 +168,23 @@ def test_an_own_rate_is_one_that_was_chosen_at_these_tokens():
 
 def plain(cell: str) -> str:
     """Return a cell without the markup of letters; what is bold stays."""
-    cell = cell.replace("<sup>r</sup>", "^r").replace(" (tuned)", "").replace("\u2212", "-").replace("&lt;", "<")
+    cell = (
+        cell.replace("<sup>r</sup>", "^r")
+        .replace(" (tuned)", "")
+        .replace("\u2212", "-")
+        .replace("&lt;", "<")
+    )
     return re.sub(r"</?i>|(?<!\*)\*(?!\*)", "", cell.replace("ʳ", "^r")).strip()
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
-    """Return the rows of the first table of a text; an empty cell among the first ones is that of the row above."""
+    """Return the rows of the first table of a text; an empty cell among the first ones is that of
+    the row above."""
     table = re.search(r"^\|.*\n\|[ |:-]+\n(?:\|.*\n)+", text, re.MULTILINE)
     assert table, "no table"
-    header, _, *body = [[plain(cell) for cell in line.strip("|").split("|")] for line in table[0].splitlines()]
+    header, _, *body = [
+        [plain(cell) for cell in line.strip("|").split("|")] for line in table[0].splitlines()
+    ]
     rows: list[dict[str, str]] = []
     for cells in body:
         row = dict(zip(header, cells, strict=True))
@@ -159,7 +204,9 @@ def test_each_named_table_stands_before_a_table():
     named = [
         name
         for page in PAGES
-        for name in re.findall(r"<!-- table: (.*?) -->", page.read_text(encoding="utf-8"), re.DOTALL)
+        for name in re.findall(
+            r"<!-- table: (.*?) -->", page.read_text(encoding="utf-8"), re.DOTALL
+        )
     ]
     assert named == [name for _, name, _ in tables()]
 
@@ -183,7 +230,9 @@ def test_what_is_claimed_is_exported_for_machines(tmp_path, monkeypatch):
     assert main() == 0
     exported = json.loads(out.read_text(encoding="utf-8"))
     assert [entry["page"] for entry in exported] == [entry["page"] for entry in ENTRIES]
-    first = next(entry for entry in exported if entry["page"] == "research/english/README.md")["claims"][0]
+    first = next(entry for entry in exported if entry["page"] == "research/english/README.md")[
+        "claims"
+    ][0]
     assert first["file"].startswith("registry/")
     assert first["select"]
     assert all((ROOT / claim["file"]).is_file() for entry in exported for claim in entry["claims"])
@@ -195,10 +244,15 @@ def test_what_is_claimed_is_exported_for_machines(tmp_path, monkeypatch):
     [
         ({"sentence": "Ember is the best of all."}, "research/README.md has no such sentence"),
         ({"claims": ["rivals/tests.csv metric=loss optimizer=nobody p_value<1"]}, "no line for"),
-        ({"claims": ["nobody/results.csv seeds=3 mean>0"]}, "nobody/results.csv: no such file of a study"),
+        (
+            {"claims": ["nobody/results.csv seeds=3 mean>0"]},
+            "nobody/results.csv: no such file of a study",
+        ),
     ],
 )
-def test_what_does_not_hold_is_refused_and_not_exported(change, reason, tmp_path, monkeypatch, capsys):
+def test_what_does_not_hold_is_refused_and_not_exported(
+    change, reason, tmp_path, monkeypatch, capsys
+):
     entry = next(entry for entry in ENTRIES if entry["page"] == "research/README.md")
     monkeypatch.setattr(claims, "entries", lambda: [entry | change])
     monkeypatch.setattr("sys.argv", ["claims.py", "--out", str(tmp_path / "claims.json")])

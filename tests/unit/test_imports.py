@@ -1,4 +1,5 @@
-"""Who may import whom: the layers of the package, read from its source and seen in fresh interpreters."""
+"""Who may import whom: the layers of the package, read from its source and seen in fresh
+interpreters."""
 
 import ast
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 PACKAGE = "coupled_adam_bench"
 SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 
-# The floors of the house, from the ground up. A folder may import those on lower floors, and no other on its own.
+# The floors of the house, from the ground up. A folder may import those on lower floors, and no
+# other on its own.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("__version__",),
     ("machine",),
@@ -48,7 +50,9 @@ ONLY_IN = {
 }
 
 MODULES = {
-    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    .removesuffix("__init__")
+    .rstrip("."): path
     for path in sorted(SOURCE.rglob("*.py"))
 }
 
@@ -79,7 +83,11 @@ def test_the_package_is_found():
 @pytest.mark.parametrize("module", list(MODULES), ids=lambda name: name or PACKAGE)
 def test_a_module_imports_only_its_own_area_and_those_below(module):
     assert area(module) in MAY_IMPORT, f"{module}: a new folder needs a place in FLOORS"
-    inner = {area(name.removeprefix(f"{PACKAGE}.")) for name in imports(module) if name.startswith(f"{PACKAGE}.")}
+    inner = {
+        area(name.removeprefix(f"{PACKAGE}."))
+        for name in imports(module)
+        if name.startswith(f"{PACKAGE}.")
+    }
     assert inner <= MAY_IMPORT[area(module)] | {area(module)}
 
 
@@ -94,7 +102,8 @@ def test_a_library_is_named_only_where_it_belongs(library):
 
 
 def loaded_by(modules: list[str], libraries: tuple[str, ...]) -> str:
-    """Import modules in turn in a fresh interpreter and return the first that loads one of the libraries, and which."""
+    """Import modules in turn in a fresh interpreter and return the first that loads one of the
+    libraries, and which."""
     code = "\n".join(
         (
             "import importlib, sys",
@@ -105,7 +114,9 @@ def loaded_by(modules: list[str], libraries: tuple[str, ...]) -> str:
             "        sys.exit(f'{module}: {found}')",
         )
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     return result.stderr.strip()
 
 
@@ -126,7 +137,10 @@ def test_tables_and_tests_need_no_torch():
     modules = modules_of("results", "statistics", "report")
     drawing = {module for module in modules if module.startswith("report.figures.")}
     assert loaded_by([module for module in modules if module not in drawing], HEAVY) == ""
-    assert loaded_by(sorted(drawing), tuple(library for library in HEAVY if library != "matplotlib")) == ""
+    assert (
+        loaded_by(sorted(drawing), tuple(library for library in HEAVY if library != "matplotlib"))
+        == ""
+    )
 
 
 def test_results_and_statistics_need_nothing_that_renders():
@@ -135,19 +149,35 @@ def test_results_and_statistics_need_nothing_that_renders():
 
 def test_training_and_evaluation_start_without_the_pipeline():
     modules = modules_of("optim", "models", "data", "training", "evaluation")
-    modules += [module for module in MODULES if module.startswith(("tools.theory", "tools.measure"))]
+    modules += [
+        module for module in MODULES if module.startswith(("tools.theory", "tools.measure"))
+    ]
     modules.remove("evaluation.harness_model")  # which functions import
     modules = [
-        module for module in modules if module not in ("tools.theory.figures", "tools.theory.section")
+        module
+        for module in modules
+        if module not in ("tools.theory.figures", "tools.theory.section")
     ]  # reports
-    libraries = ("lm_eval", "mlflow", "snakemake", "transformers", "datasets", "pyarrow", "pandas", "matplotlib")
+    libraries = (
+        "lm_eval",
+        "mlflow",
+        "snakemake",
+        "transformers",
+        "datasets",
+        "pyarrow",
+        "pandas",
+        "matplotlib",
+    )
     assert loaded_by(modules, libraries) == ""
 
 
 def test_a_job_starts_without_reading_source() -> None:
-    """Pydantic would read the docstrings of settings from it, in a quarter of the time that all jobs start in."""
+    """Pydantic would read the docstrings of settings from it, in a quarter of the time that all
+    jobs start in."""
     program = f"import linecache, {PACKAGE}.cli; print(sorted(linecache.cache))"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert result.stdout == "[]\n"
 
 

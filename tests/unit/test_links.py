@@ -11,7 +11,14 @@ FIRST = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*/*.md"))
 BOOK = [ROOT / "research" / "README.md", *sorted((ROOT / "research").glob("*/README.md"))]
-PAGES = [*FIRST, *DOCS, *EXAMPLES, *BOOK, ROOT / "benchmarks" / "README.md", *(ROOT / "packages").glob("*/*.md")]
+PAGES = [
+    *FIRST,
+    *DOCS,
+    *EXAMPLES,
+    *BOOK,
+    ROOT / "benchmarks" / "README.md",
+    *(ROOT / "packages").glob("*/*.md"),
+]
 NAMING = (
     "src",
     "packages",
@@ -29,7 +36,9 @@ NAMING = (
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors of the headings of a page, as GitHub makes them."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -51,7 +60,10 @@ def named() -> Iterator[tuple[str, str]]:
     """Yield file and page for each page that code, rules, studies or benchmarks name."""
     for top in (ROOT / name for name in NAMING):
         for file in [top] if top.is_file() else sorted(top.rglob("*")):
-            if file.suffix in {".py", ".smk", ".yaml", ".json", ".j2", ".toml"} or file.name == "Makefile":
+            if (
+                file.suffix in {".py", ".smk", ".yaml", ".json", ".j2", ".toml"}
+                or file.name == "Makefile"
+            ):
                 text = file.read_text(encoding="utf-8")
                 for page in re.findall(r"docs/[\w/-]+\.md(?:#[\w-]+)?", text):
                     yield str(file.relative_to(ROOT)), page
@@ -63,12 +75,19 @@ def test_pages_that_code_names_are_there():
     assert not [(file, page) for file, page in found if broken(page, ROOT / "README.md")]
 
 
-@pytest.mark.parametrize("page", [*FIRST[:2], *DOCS, *BOOK], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [*FIRST[:2], *DOCS, *BOOK], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_files_that_a_page_names_are_there(page):
-    """Files of the tests stand in docs/faults.md as their marks lie; what a reader is to write is no file yet."""
+    """Files of the tests stand in docs/faults.md as their marks lie; what a reader is to write is
+    no file yet."""
     names = re.findall(
         r"`((?:tests|src|benchmarks|rules|workflow|templates|profiles|slurm|research)/[\w./-]+\w)",
         page.read_text(encoding="utf-8"),
     )
-    others = re.compile(r"NAME|^src/utils\.py$|/test_\w+\.py$" if page.name == "faults.md" else r"NAME|^src/utils\.py$")
+    others = re.compile(
+        r"NAME|^src/utils\.py$|/test_\w+\.py$"
+        if page.name == "faults.md"
+        else r"NAME|^src/utils\.py$"
+    )
     assert not [name for name in names if not others.search(name) and not (ROOT / name).exists()]

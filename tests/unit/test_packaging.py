@@ -50,7 +50,11 @@ def requirements(*groups: str) -> list[Requirement]:
 @pytest.fixture(scope="module")
 def pins() -> dict[str, Version]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    matches = [re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)", line) for line in lines if not line.startswith("#")]
+    matches = [
+        re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)", line)
+        for line in lines
+        if not line.startswith("#")
+    ]
     assert all(matches), "one name==version a line, without URL, local version (+cpu) or spaces"
     names = [canonicalize_name(match[1]) for match in matches if match]
     assert len(names) == len(set(names))
@@ -66,7 +70,8 @@ def test_every_requirement_is_pinned_within_its_range(group, pins):
 
 
 def test_what_the_pinned_packages_require_is_pinned_too(pins):
-    """Otherwise an installation next year is not the tested one; only PyTorch's own CUDA packages are left to it."""
+    """Otherwise an installation next year is not the tested one; only PyTorch's own CUDA packages
+    are left to it."""
     pending = [(r.name, extra) for r in requirements(*GROUPS) for extra in (*r.extras, "")]
     seen = set()
     while pending:
@@ -78,28 +83,48 @@ def test_what_the_pinned_packages_require_is_pinned_too(pins):
         for text in importlib.metadata.requires(name) or ():
             inner = Requirement(text)
             if inner.marker is None or inner.marker.evaluate({"extra": extra}):
-                if canonicalize_name(name) == "torch" and re.match("nvidia-|cuda-|triton", inner.name):
+                if canonicalize_name(name) == "torch" and re.match(
+                    "nvidia-|cuda-|triton", inner.name
+                ):
                     continue
                 pending += [(inner.name, inner_extra) for inner_extra in (*inner.extras, "")]
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory) -> dict[str, Path]:
-    """Return the wheels of all distributions by their names, built from the files that git knows."""
+    """Return the wheels of all distributions by their names, built from the files that git
+    knows."""
     clone, built = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheels")
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for name in filter(None, files.split("\0")):
-        if name.startswith(("src/", "packages/", "README", "LICENSE", "pyproject")) and (ROOT / name).is_file():
+        if (
+            name.startswith(("src/", "packages/", "README", "LICENSE", "pyproject"))
+            and (ROOT / name).is_file()
+        ):
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, clone / name)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", built]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        built,
+    ]
     subprocess.run([*pip, *(clone / folder for folder in PACKAGES), clone], check=True)
     return {"-".join(path.name.split("-")[0].split("_")): path for path in built.iterdir()}
 
 
 def test_an_index_takes_all_wheels(wheels):
     assert set(wheels) == OURS
-    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *wheels.values()], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *wheels.values()], check=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,37 +170,65 @@ sys.exit(main())
 
 
 def test_the_wheels_work_in_empty_environments(wheels, tmp_path):
-    """The bench finds the packages of this environment, but not our code, which is installed from the wheels."""
+    """The bench finds the packages of this environment, but not our code, which is installed from
+    the wheels."""
     theirs = [path for path in sys.path if path.endswith("site-packages")]
     pythons = {}
-    installed = {"optimizer": ["coupled-adam"], "measure": ["embedding-geometry"], "bench": list(wheels)}
+    installed = {
+        "optimizer": ["coupled-adam"],
+        "measure": ["embedding-geometry"],
+        "bench": list(wheels),
+    }
     for name, distributions in installed.items():
         venv.create(tmp_path / name, with_pip=False)
         pythons[name] = str(tmp_path / name / "bin" / "python")
-        pip = [sys.executable, "-m", "pip", "--python", pythons[name], "install", "--quiet", "--no-index", "--no-deps"]
-        subprocess.run([*pip, *(wheels[distribution] for distribution in distributions)], check=True)
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            pythons[name],
+            "install",
+            "--quiet",
+            "--no-index",
+            "--no-deps",
+        ]
+        subprocess.run(
+            [*pip, *(wheels[distribution] for distribution in distributions)], check=True
+        )
         (own,) = (tmp_path / name).glob("lib/python*/site-packages")
-        (own / "others.pth").write_text("\n".join(theirs), encoding="utf-8")  # whose own .pth are not read
+        (own / "others.pth").write_text(
+            "\n".join(theirs), encoding="utf-8"
+        )  # whose own .pth are not read
 
     def run(name: str, *arguments: str) -> str:
         command = [pythons[name], "-P", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=tmp_path
+        ).stdout
 
     run("optimizer", "-c", USE)
     np.save(tmp_path / "matrix.npy", np.eye(5))
     said = run("measure", "-c", MEASURE_WITHOUT, "matrix.npy")
     assert "embeddings isotropy" in said
-    where = "from coupled_adam_bench import optim; print(optim.CoupledAdam.__module__, optim.__file__)"
+    where = (
+        "from coupled_adam_bench import optim; print(optim.CoupledAdam.__module__, optim.__file__)"
+    )
     module, file = run("bench", "-c", where).split()
     assert module == "coupled_adam.optimizer"
     assert Path(file).is_relative_to(tmp_path / "bench")
     command = str(tmp_path / "bench" / "bin" / "coupled-adam-bench")
-    said = subprocess.run([command, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    said = subprocess.run(
+        [command, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
     assert "Studies are run by snakemake in a clone of the repository" in " ".join(said.split())
     refused = [command, "report", "--plan", "plan.json"]
     result = subprocess.run(refused, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == 2
-    assert "no folder 'templates'; a clone of the repository has it, where studies are run" in result.stderr
+    assert (
+        "no folder 'templates'; a clone of the repository has it, where studies are run"
+        in result.stderr
+    )
 
 
 def test_the_optimizer_requires_torch_alone_and_the_bench_the_packages_of_its_release():
@@ -195,7 +248,9 @@ def test_the_measure_requires_nothing_heavy(pins):
     assert all(pins[canonicalize_name(one.name)] in one.specifier for one in required)
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "Dockerfile", "apptainer.def", "environment.yml"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "Dockerfile", "apptainer.def", "environment.yml"]
+)
 def test_documented_installations_take_the_packages_from_the_clone(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     commands = re.findall(r"pip install [^`\n]*-e '\.\[.*", text)
@@ -205,9 +260,15 @@ def test_documented_installations_take_the_packages_from_the_clone(name):
 
 
 def test_help_and_version_need_no_package_of_the_pipeline():
-    for option, said in (("--help", "measure "), ("--version", f"coupled-adam-bench {coupled_adam_bench.__version__}")):
+    for option, said in (
+        ("--help", "measure "),
+        ("--version", f"coupled-adam-bench {coupled_adam_bench.__version__}"),
+    ):
         result = subprocess.run(
-            [sys.executable, "-c", WITHOUT, "pydantic", option], capture_output=True, text=True, check=True
+            [sys.executable, "-c", WITHOUT, "pydantic", option],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert said in result.stdout
         assert "``" not in result.stdout
@@ -216,18 +277,28 @@ def test_help_and_version_need_no_package_of_the_pipeline():
 def test_the_address_of_the_repository_is_set_in_one_place(tmp_path):
     address = PROJECT["urls"]["Repository"]
     assert all(project_of(folder)["urls"]["Repository"] == address for folder in PACKAGES)
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["repository-code"] == address
+    assert (
+        yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["repository-code"]
+        == address
+    )
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (names,) = re.findall(r"^ADDRESSED := (.*)$", makefile, re.MULTILINE)
     naming = ["git", "grep", "-lF", address]
-    found = subprocess.run(naming, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    found = subprocess.run(
+        naming, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert sorted(found) == sorted(names.split())
     for name in ["Makefile", *names.split()]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     subprocess.run(["make", "address", "ADDRESS=https://host.test/us"], cwd=tmp_path, check=True)
-    texts = {name: ((ROOT / name).read_text("utf-8"), (tmp_path / name).read_text("utf-8")) for name in names.split()}
-    assert all(before.replace(address, "https://host.test/us") == after for before, after in texts.values())
+    texts = {
+        name: ((ROOT / name).read_text("utf-8"), (tmp_path / name).read_text("utf-8"))
+        for name in names.split()
+    }
+    assert all(
+        before.replace(address, "https://host.test/us") == after for before, after in texts.values()
+    )
 
 
 def test_the_pipeline_includes_all_that_training_needs():
@@ -236,7 +307,9 @@ def test_the_pipeline_includes_all_that_training_needs():
 
 
 def test_setuptools_is_pinned_for_the_build(pins):
-    (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"][
+        "requires"
+    ]
     assert pins["setuptools"] in Requirement(build).specifier
 
 
@@ -245,17 +318,24 @@ def test_conda_environment_has_the_same_names_and_ranges():
     *conda, pip = environment["dependencies"]
     *from_pypi, optimizer, measure, itself = pip["pip"]
     assert [optimizer, measure, itself] == [*(f"-e {folder}" for folder in PACKAGES), "-e ."]
-    found = {requirement.name: requirement.specifier for requirement in map(Requirement, [*conda, *from_pypi])}
+    found = {
+        requirement.name: requirement.specifier
+        for requirement in map(Requirement, [*conda, *from_pypi])
+    }
     assert found.pop("python") == Requirement(f"python{PROJECT['requires-python']}").specifier
     assert not found.pop("pip")
     expected = requirements("core", "train", "pipeline")
     assert found == {CONDA_NAMES.get(one.name, one.name): one.specifier for one in expected}
-    assert {str(one) for one in map(Requirement, from_pypi)} <= {str(one) for one in expected}  # extras, too
+    assert {str(one) for one in map(Requirement, from_pypi)} <= {
+        str(one) for one in expected
+    }  # extras, too
 
 
 def test_python_versions_are_the_same_everywhere():
     minors = [
-        int(re.fullmatch(r".* 3\.(\d+)", line)[1]) for line in PROJECT["classifiers"] if re.search(r"3\.\d", line)
+        int(re.fullmatch(r".* 3\.(\d+)", line)[1])
+        for line in PROJECT["classifiers"]
+        if re.search(r"3\.\d", line)
     ]
     assert PROJECT["requires-python"] == f">=3.{min(minors)},<3.{max(minors) + 1}"
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -263,10 +343,13 @@ def test_python_versions_are_the_same_everywhere():
 
 
 @pytest.mark.parametrize(
-    ("package", "folder"), [(coupled_adam_bench, Path()), (coupled_adam, OPTIMIZER), (embedding_geometry, MEASURE)]
+    ("package", "folder"),
+    [(coupled_adam_bench, Path()), (coupled_adam, OPTIMIZER), (embedding_geometry, MEASURE)],
 )
 def test_the_version_is_in_the_changelog(package, folder):
-    assert f"\n## {package.__version__}" in (ROOT / folder / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## {package.__version__}" in (ROOT / folder / "CHANGELOG.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_citation_names_the_version_and_the_paper():
@@ -300,7 +383,11 @@ runpy.run_module("coupled_adam_bench", run_name="__main__", alter_sys=True)
 )
 def test_a_command_without_its_packages_says_what_to_install(package, arguments, tmp_path):
     result = subprocess.run(
-        [sys.executable, "-c", WITHOUT, package, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+        [sys.executable, "-c", WITHOUT, package, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
     assert result.returncode == 2
     assert result.stderr.startswith(f"error: the package {package!r} is not installed; ")
@@ -316,7 +403,9 @@ import coupled_adam_bench.__main__ as entry
 sys.modules["coupled_adam_bench.cli"] = None
 entry.main()
 """
-    result = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", broken], capture_output=True, text=True, check=False
+    )
     assert "ModuleNotFoundError" in result.stderr
 
 
@@ -329,11 +418,17 @@ def test_the_license_is_whole():
 
 @pytest.fixture
 def make(tmp_path):
-    """Return a function that runs make in a folder with nothing but the Makefile and what it depends on."""
+    """Return a function that runs make in a folder with nothing but the Makefile and what it
+    depends on."""
     if shutil.which("make") is None:
         assert not os.environ.get("CAB_REQUIRE_TOOLS"), "make is missing"
         pytest.skip("no make")
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", *(folder / "pyproject.toml" for folder in PACKAGES)):
+    for name in (
+        "Makefile",
+        "pyproject.toml",
+        "constraints.txt",
+        *(folder / "pyproject.toml" for folder in PACKAGES),
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -349,7 +444,10 @@ def make(tmp_path):
 def test_a_python_that_does_not_fit_is_a_clear_error(make):
     result = make("PYTHON=false no-such-python", "install")
     assert result.returncode != 0
-    assert "No Python 3.11 to 3.13 with the module ensurepip among: false no-such-python." in result.stderr
+    assert (
+        "No Python 3.11 to 3.13 with the module ensurepip among: false no-such-python."
+        in result.stderr
+    )
     assert "make PYTHON=/path/to/python3.12" in result.stderr
 
 
@@ -382,7 +480,10 @@ def test_a_nightly_begins_with_the_newest_pytorch_for_cuda(make, tmp_path):
     for name in (".installed", ".installed-dev"):
         (tmp_path / ".venv" / name).touch()
     nightly = make("-n", "nightly").stdout
-    assert re.search(r"env -u PIP_EXTRA_INDEX_URL .*\.venv-cuda/bin/python -m pip .*\n.* --upgrade torch ", nightly)
+    assert re.search(
+        r"env -u PIP_EXTRA_INDEX_URL .*\.venv-cuda/bin/python -m pip .*\n.* --upgrade torch ",
+        nightly,
+    )
     cuda, others = (line for line in nightly.splitlines() if "-m pytest" in line)
     assert cuda.startswith('PATH="$PWD/.venv-cuda/bin:$PATH"')
     assert "tests/unit/tools/rehearsal" in cuda
@@ -391,7 +492,9 @@ def test_a_nightly_begins_with_the_newest_pytorch_for_cuda(make, tmp_path):
 
 def test_make_alone_lists_every_target(make, tmp_path):
     listed = set(re.findall(r"^  make ([a-z-]+) ", make().stdout, re.MULTILINE))
-    (phony,) = re.findall(r"^\.PHONY: (.*)$", (tmp_path / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    (phony,) = re.findall(
+        r"^\.PHONY: (.*)$", (tmp_path / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert listed == set(phony.split())
 
 

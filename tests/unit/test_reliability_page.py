@@ -17,8 +17,15 @@ nightly` repeats some with other signals, moments and files, and `make attack` r
 [reliability.md](reliability.md) says what is promised.
 """
 AREAS = (
-    "settings", "text and data", "training", "evaluation", "results", "tracking", "cluster", "several users",
-)  # fmt: skip
+    "settings",
+    "text and data",
+    "training",
+    "evaluation",
+    "results",
+    "tracking",
+    "cluster",
+    "several users",
+)
 
 
 def faults() -> Iterator[tuple[str, str, str, str]]:
@@ -35,7 +42,8 @@ def faults() -> Iterator[tuple[str, str, str, str]]:
 
 
 def sentence(text: str) -> str:
-    """Return the text with a capital letter, unless it begins with a name such as ``run.json``, and a full stop."""
+    """Return the text with a capital letter, unless it begins with a name such as ``run.json``, and
+    a full stop."""
     text = text if re.match(r"\w+[._/]\w|lm-eval", text) else text[:1].upper() + text[1:]
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
@@ -48,7 +56,9 @@ def page() -> str:
     lines = [HEAD]
     for area in AREAS:
         lines += [f"## {area.capitalize()}", ""]
-        for (fault, outcome), tests in sorted(rows[area].items(), key=lambda row: row[0][0].strip("`").lower()):
+        for (fault, outcome), tests in sorted(
+            rows[area].items(), key=lambda row: row[0][0].strip("`").lower()
+        ):
             lines.append(f"- **{fault}** {outcome} {', '.join(tests)}")
         lines.append("")
     return "\n".join(lines)
@@ -64,5 +74,8 @@ def test_no_mark_is_missed_and_no_fault_is_there_twice():
     texts = [path.read_text(encoding="utf-8") for path in FILES if path != Path(__file__)]
     found = list(faults())
     assert sum(text.count("mark.fault(") for text in texts) == len(found)
-    names = {sentence(fault): {other[2] for other in found if other[1] == fault} for _, fault, *_ in found}
+    names = {
+        sentence(fault): {other[2] for other in found if other[1] == fault}
+        for _, fault, *_ in found
+    }
     assert not {fault: outcomes for fault, outcomes in names.items() if len(outcomes) > 1}

@@ -25,18 +25,26 @@ NIGHTLY = pytest.mark.nightly
 
 @pytest.mark.fault(
     "settings",
-    "The repository, its virtual environment and the working folder have a space, a quote and an umlaut in their path.",
+    "The repository, its virtual environment and the working folder have a space, a quote and an"
+    " umlaut in their path.",
     "Every rule quotes what it names; the study runs.",
 )
 def test_a_path_with_a_space_a_quote_and_an_umlaut(finished, copy, tmp_path):
-    # The finished study ran in such a folder, by a Python in such a folder; templates are in that of the repository.
+    # The finished study ran in such a folder, by a Python in such a folder; templates are in that
+    # of the repository.
     assert HOSTILE in str(finished)
     home = tmp_path / HOSTILE
     for name in ("Snakefile", "rules", "templates", "workflow", "profiles"):
         source = ROOT / name
         home.mkdir(exist_ok=True)
-        shutil.copytree(source, home / name) if source.is_dir() else shutil.copy2(source, home / name)
-    said = finish(copy, "report", "tables", "--printshellcmds", "--snakefile", str(home / "Snakefile"))
+        (
+            shutil.copytree(source, home / name)
+            if source.is_dir()
+            else shutil.copy2(source, home / name)
+        )
+    said = finish(
+        copy, "report", "tables", "--printshellcmds", "--snakefile", str(home / "Snakefile")
+    )
     assert "rule report_of_study:" in said
     assert outputs(copy) == outputs(finished)
 
@@ -48,7 +56,10 @@ def test_a_path_with_a_space_a_quote_and_an_umlaut(finished, copy, tmp_path):
 )
 def test_a_target_is_stopped_only_by_what_it_needs(tmp_path, tiny_study):
     settings = small(tiny_study())
-    settings["evaluation"] = {"downstream": {"tasks": "synthetic"}, "word_similarity": [{"name": "w", "file": "w.txt"}]}
+    settings["evaluation"] = {
+        "downstream": {"tasks": "synthetic"},
+        "word_similarity": [{"name": "w", "file": "w.txt"}],
+    }
     settings["paths"] = {"word_similarity": "nowhere"}
     settings["data"]["source"] = {"kind": "files"}
     settings["data"] |= {"tokenizer": "file", "vocab_size": 400}
@@ -58,7 +69,9 @@ def test_a_target_is_stopped_only_by_what_it_needs(tmp_path, tiny_study):
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(special_tokens=["<|endoftext|>"], initial_alphabet=tokenizer.pre_tokenizer.alphabet())
+    trainer = trainers.BpeTrainer(
+        special_tokens=["<|endoftext|>"], initial_alphabet=tokenizer.pre_tokenizer.alphabet()
+    )
     tokenizer.train_from_iterator(["some text"], trainer)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").mkdir()
@@ -71,7 +84,10 @@ def test_a_target_is_stopped_only_by_what_it_needs(tmp_path, tiny_study):
         assert result.returncode == 0, result.stdout
     result = snakemake(tmp_path)
     assert result.returncode != 0
-    assert "nowhere/w.txt does not exist; put it there, or give another path; the settings are" in result.stdout
+    assert (
+        "nowhere/w.txt does not exist; put it there, or give another path; the settings are"
+        in result.stdout
+    )
     assert "Traceback" not in result.stdout
     assert not (tmp_path / "results/runs").exists()
 
@@ -111,7 +127,16 @@ def test_a_study_that_is_a_program(tmp_path, tiny_study):
     assert "study.yaml: line 1: __use_yte__ makes a program of a file" in result.stdout
     assert "Traceback" not in result.stdout
     (tmp_path / "ran").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "coupled_adam_bench", "plan", "--study", "study.yaml", "--out", "plan.json"]
+    command = [
+        sys.executable,
+        "-m",
+        "coupled_adam_bench",
+        "plan",
+        "--study",
+        "study.yaml",
+        "--out",
+        "plan.json",
+    ]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (2, "")
     assert "__use_yte__ makes a program of a file" in result.stderr
@@ -139,7 +164,14 @@ def test_the_switch_partial(tmp_path, tiny_study):
 )
 def test_a_second_config(tmp_path, tiny_study):
     write(tmp_path, tiny_study())
-    twice = ["--config", "protocol=official", "--config", "study=mine", "--workflow-profile", "none"]
+    twice = [
+        "--config",
+        "protocol=official",
+        "--config",
+        "study=mine",
+        "--workflow-profile",
+        "none",
+    ]
     result = snakemake(tmp_path, "-n", *twice)
     assert result.returncode != 0
     assert "type it once: --config protocol=official study=mine" in result.stdout
@@ -151,16 +183,21 @@ def test_jobs_ask_for_what_their_cells_need(tmp_path, tiny_study):
     settings = small(tiny_study())
     large = {"name": "large", "n_layer": 12, "n_head": 12, "d_model": 768, "learning_rate": 0.01}
     settings["models"].append(large)
-    settings["grid"].append({"models": ["large"], "tokens": [{"steps": 10**6}], "optimizers": ["adamw"], "seeds": [1]})
+    settings["grid"].append(
+        {"models": ["large"], "tokens": [{"steps": 10**6}], "optimizers": ["adamw"], "seeds": [1]}
+    )
     settings["execution"]["train_cells_per_job"] = 1
     write(tmp_path, settings)
     said = snakemake(tmp_path, "train", "-n").stdout
-    resources = re.findall(r"job=(\S+)\n.*?resources: ([^\n]*)", said.replace("wildcards: ", ""), re.DOTALL)
+    resources = re.findall(
+        r"job=(\S+)\n.*?resources: ([^\n]*)", said.replace("wildcards: ", ""), re.DOTALL
+    )
     asked = {job: dict(re.findall(r"(\w+)=(\d+)", text)) for job, text in resources}
     (of_large,) = [values for job, values in asked.items() if job.startswith("large_")]
     small_jobs = [values for job, values in asked.items() if not job.startswith("large_")]
     assert {(values["mem_mb"], values["runtime"]) for values in small_jobs} == {("4000", "60")}
-    # 85M parameters on a CPU: weights, gradients and moments, a checkpoint, and the model twice while it is exported.
+    # 85M parameters on a CPU: weights, gradients and moments, a checkpoint, and the model twice
+    # while it is exported.
     assert int(of_large["mem_mb"]) * 1e6 > (16 + 12 + 8) * 85e6
     assert 60 < int(of_large["runtime"]) <= 1440
 
@@ -176,7 +213,9 @@ def test_a_killed_job_says_that_memory_was_short(tmp_path, tiny_study):
     settings["execution"] |= {"train_mem_mb": 1000, "train_cells_per_job": 1}
     write(tmp_path, settings)
     process = begin(tmp_path)
-    (history,) = [path for path in tmp_path.glob("results/runs/*/history.jsonl") if path.stat().st_size][:1]
+    (history,) = [
+        path for path in tmp_path.glob("results/runs/*/history.jsonl") if path.stat().st_size
+    ][:1]
     pid = re.match(r"pid (\d+) on", (history.with_name(".lock")).read_text())
     assert pid
     os.kill(int(pid[1]), signal.SIGKILL)
@@ -185,7 +224,8 @@ def test_a_killed_job_says_that_memory_was_short(tmp_path, tiny_study):
     while "killed, most likely for lack of memory (execution.train_mem_mb)" not in log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    # Snakemake 9 waits for ever if SIGTERM comes while it chooses jobs: its handler takes the lock that it has.
+    # Snakemake 9 waits for ever if SIGTERM comes while it chooses jobs: its handler takes the lock
+    # that it has.
     process.kill()
     process.wait(60)
     os.killpg(process.pid, signal.SIGTERM)  # the other jobs, which end their attempts
@@ -196,8 +236,8 @@ def test_a_killed_job_says_that_memory_was_short(tmp_path, tiny_study):
 
 @pytest.mark.fault(
     "results",
-    "Studies share cells and measure them under different settings; they are run, collected in whole or in "
-    "part, damaged and run again in any order.",
+    "Studies share cells and measure them under different settings; they are run, collected in"
+    " whole or in part, damaged and run again in any order.",
     "The results of each are byte for byte those of the study alone.",
 )
 @pytest.mark.parametrize("n_orders", [1, pytest.param(3, marks=NIGHTLY)])
@@ -207,7 +247,9 @@ def test_two_studies_over_the_same_cells_in_any_order(n_orders, finished, finish
     others = outputs(copy, "other")
     assert others["results.csv"].replace(b"other,", b"tiny,") != alone["results.csv"]
     assert outputs(copy) == alone
-    for name, study in (("study.yaml", "tiny"), ("other.yaml", "other"), ("study.yaml", "tiny"))[:n_orders]:
+    for name, study in (("study.yaml", "tiny"), ("other.yaml", "other"), ("study.yaml", "tiny"))[
+        :n_orders
+    ]:
         shutil.rmtree(copy / "results" / study)
         finish(copy, "tables", study=name)
         assert outputs(copy) == alone
@@ -245,11 +287,17 @@ def delete(path: Path, rng: random.Random) -> None:
     path.unlink()
 
 
-DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (flip_bit, change_byte, drop_line, delete)
+DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (
+    flip_bit,
+    change_byte,
+    drop_line,
+    delete,
+)
 
 
 class Victim:
-    """A copy of a finished study that is damaged and put back as it was, times of files included."""
+    """A copy of a finished study that is damaged and put back as it was, times of files
+    included."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -258,16 +306,26 @@ class Victim:
         self._times = {path: path.stat().st_mtime_ns for path in self._contents}
 
     def _files(self) -> list[Path]:
-        return sorted(path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink())
+        return sorted(
+            path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink()
+        )
 
     def results(self) -> list[Path]:
-        return [path for path in self._contents if "results" in path.parts and not path.name.startswith(".")]
+        return [
+            path
+            for path in self._contents
+            if "results" in path.parts and not path.name.startswith(".")
+        ]
 
     def restore(self) -> None:
         for path in set(self._files()) - set(self._contents):
             path.unlink()
         for path, content in self._contents.items():
-            if not path.exists() or path.stat().st_mtime_ns != self._times[path] or path.read_bytes() != content:
+            if (
+                not path.exists()
+                or path.stat().st_mtime_ns != self._times[path]
+                or path.read_bytes() != content
+            ):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
                 os.utime(path, ns=(self._times[path], self._times[path]))
@@ -280,17 +338,22 @@ def victim(finished, tmp_path_factory) -> Victim:
 
 @pytest.mark.fault(
     "results",
-    "one bit, one byte, one line or a whole file is lost, in one to three files of a finished study",
+    "one bit, one byte, one line or a whole file is lost, in one to three files of a finished"
+    " study",
     "a plain second start, or the one after it, gives the undisturbed tables",
 )
-@pytest.mark.parametrize("draw", draws("CAB_DAMAGE_DRAWS", by_night=6, by_day=0))  # `make attack` draws 500
+@pytest.mark.parametrize(
+    "draw", draws("CAB_DAMAGE_DRAWS", by_night=6, by_day=0)
+)  # `make attack` draws 500
 def test_damage_at_random(victim, draw):
     rng = random.Random(draw)
     damaged = {}
     for path in rng.sample(victim.results(), rng.choice((1, 1, 1, 2, 3))):
         damaged[path] = rng.choice(DAMAGES) if path.stat().st_size else delete
         damaged[path](path, rng)
-    what = ", ".join(f"{how.__name__} of {path.relative_to(victim.folder)}" for path, how in damaged.items())
+    what = ", ".join(
+        f"{how.__name__} of {path.relative_to(victim.folder)}" for path, how in damaged.items()
+    )
     try:
         for _ in range(1 + len(damaged)):
             result = snakemake(victim.folder)
@@ -313,18 +376,25 @@ def test_damage_at_random(victim, draw):
 def test_models_that_change_before_their_evaluation(victim):
     folder = victim.folder
     models = sorted(folder.glob("results/runs/*/model"))
-    damaged = dict(zip(("model.safetensors", "config.json", "tokenizer.json"), models, strict=False))
+    damaged = dict(
+        zip(("model.safetensors", "config.json", "tokenizer.json"), models, strict=False)
+    )
     try:
         for name, model in damaged.items():
             next(model.parent.glob("evaluations/embeddings-*.json")).unlink()
             flip_bit(model / name, random.Random(0))
         result = snakemake(folder, "evaluate", "tables")
         assert result.returncode != 0
-        said = result.stdout + "".join(path.read_text() for path in folder.glob("results/tiny/logs/*.log"))
+        said = result.stdout + "".join(
+            path.read_text() for path in folder.glob("results/tiny/logs/*.log")
+        )
         assert "Traceback" not in said
         for name, model in damaged.items():
             path = re.escape(str(model.relative_to(folder) / name))
-            assert re.search(rf"{path}: SHA-256 \w+, but run.json says \w+; start again: the model is made anew", said)
+            assert re.search(
+                rf"{path}: SHA-256 \w+, but run.json says \w+; start again: the model is made anew",
+                said,
+            )
         finish(folder, "evaluate", "tables")
         assert outputs(folder) == victim.tables
     finally:
@@ -336,7 +406,9 @@ def test_models_that_change_before_their_evaluation(victim):
     "The results may only be read, as in the folder of a colleague.",
     "A dry run tells what there is to do. A start says that the results must be writable.",
 )
-@pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write everywhere")
+@pytest.mark.skipif(
+    os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write everywhere"
+)
 def test_results_that_may_only_be_read(victim):
     folder = victim.folder
     as_user = ["setpriv", "--bounding-set", "-dac_override"] if os.geteuid() == 0 else []
@@ -347,9 +419,15 @@ def test_results_that_may_only_be_read(victim):
         command = [*as_user, *SNAKEMAKE, "--configfile", "study.yaml"]
         for arguments, status, said in (
             (["-n"], 0, "Nothing to be done"),
-            (["--cores", "2"], 1, "results/tiny/.lock': the results must be writable to run a study"),
+            (
+                ["--cores", "2"],
+                1,
+                "results/tiny/.lock': the results must be writable to run a study",
+            ),
         ):
-            result = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+            result = subprocess.run(
+                [*command, *arguments], cwd=folder, capture_output=True, text=True, check=False
+            )
             assert result.returncode == status, result.stderr
             assert said in result.stdout + result.stderr
             assert "Traceback" not in result.stderr
@@ -382,10 +460,10 @@ LOST = {
 
 @pytest.mark.fault(
     "results",
-    "One digit is changed in an evaluation, the record of a run, a history, a CSV file of results, a table, a figure "
-    "or the manifest; other such files and the page are deleted.",
-    "A plain second start makes all anew from what they were made of, names what was changed, and keeps what it "
-    "replaces.",
+    "One digit is changed in an evaluation, the record of a run, a history, a CSV file of results,"
+    " a table, a figure or the manifest; other such files and the page are deleted.",
+    "A plain second start makes all anew from what they were made of, names what was changed, and"
+    " keeps what it replaces.",
 )
 def test_a_plain_second_start_mends(victim):
     folder = victim.folder
@@ -396,14 +474,18 @@ def test_a_plain_second_start_mends(victim):
     try:
         for path in changed.values():
             text = path.read_text()
-            place = next(index for index, sign in enumerate(text) if sign in "12345678" and index > 20)
+            place = next(
+                index for index, sign in enumerate(text) if sign in "12345678" and index > 20
+            )
             path.write_text(text[:place] + "9" + text[place + 1 :])
         for path in lost.values():
             path.unlink()
         edited = {path: path.read_bytes() for path in shown}
         said = finish(folder)
         for what, path in changed.items():
-            assert str(path.relative_to(folder / "results/tiny" if path in shown else folder)) in said, what
+            assert (
+                str(path.relative_to(folder / "results/tiny" if path in shown else folder)) in said
+            ), what
         for what, path in (changed | lost).items():
             assert path.is_file(), what
         for path, content in edited.items():
@@ -449,7 +531,9 @@ def test_a_new_seed_is_no_damage(copy):
     write(copy, settings)
     said = snakemake(copy, "-n").stdout
     assert re.search(r"^nano_\S+_s3_\w+ is not trained yet; it will be$", said, re.MULTILINE), said
-    assert re.search(r"^nano_\S+_s3_\w+ has no embeddings yet; it will be measured$", said, re.MULTILINE)
+    assert re.search(
+        r"^nano_\S+_s3_\w+ has no embeddings yet; it will be measured$", said, re.MULTILINE
+    )
     assert "no such file" not in said and "anew" not in said
 
 
@@ -469,8 +553,8 @@ MADE_BY = {
 
 @pytest.mark.fault(
     "results",
-    "A single file of a finished study is deleted: a CSV file of results, a table, a figure, the manifest, an "
-    "evaluation, the record of a run or a history.",
+    "A single file of a finished study is deleted: a CSV file of results, a table, a figure, the"
+    " manifest, an evaluation, the record of a run or a history.",
     "A plain second start plans the job that makes it.",
 )
 @pytest.mark.parametrize("what", CASES)
@@ -485,14 +569,20 @@ def test_a_deleted_file_is_planned_again(victim, what):
 
 @pytest.mark.fault(
     "several users",
-    "A study is changed and run in another working folder with the same results, or its `.snakemake` is deleted: "
-    "Snakemake does not know for which settings the results were made.",
-    "The manifest names the cells, labels and settings that it was made for; the results of others are made anew.",
+    "A study is changed and run in another working folder with the same results, or its"
+    " `.snakemake` is deleted: Snakemake does not know for which settings the results were made.",
+    "The manifest names the cells, labels and settings that it was made for; the results of others"
+    " are made anew.",
 )
 @NIGHTLY  # by day the studies that share cells, above and in tests/attack
 def test_results_made_for_other_settings(victim):
     folder = victim.folder
-    change = {"evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic", "limit": 5}}}
+    change = {
+        "evaluation": {
+            "word_similarity": "synthetic",
+            "downstream": {"tasks": "synthetic", "limit": 5},
+        }
+    }
     settings = yaml.safe_load((folder / "study.yaml").read_text())
     try:
         write(folder, settings | change)
@@ -521,7 +611,10 @@ def test_a_report_that_fails_leaves_the_last_one(victim, tmp_path):
     page = home / "templates/html/report.html.j2"
     arguments = ["report", "--snakefile", str(home / "Snakefile")]
     manifest = folder / "results/tiny/manifest.json"
-    shown = [manifest, *(manifest.parent / name for name in json.loads(manifest.read_text())["sha256"])]
+    shown = [
+        manifest,
+        *(manifest.parent / name for name in json.loads(manifest.read_text())["sha256"]),
+    ]
     before = {path: path.read_bytes() for path in shown}
     assert len(before) > 40
     try:
@@ -529,7 +622,10 @@ def test_a_report_that_fails_leaves_the_last_one(victim, tmp_path):
         page.write_text("{{ nothing.there }}" + text)
         result = snakemake(folder, *arguments)
         assert result.returncode != 0
-        assert "Error in rule report_of_study" in result.stdout and "'nothing' is undefined" in result.stdout
+        assert (
+            "Error in rule report_of_study" in result.stdout
+            and "'nothing' is undefined" in result.stdout
+        )
         assert "Restored" not in result.stdout and "Removing output" not in result.stdout
         assert {path: path.read_bytes() for path in before if path.exists()} == before
         page.write_text(text)
@@ -592,10 +688,13 @@ def test_two_first_starts_at_once(tmp_path, tiny_study):
 
 @pytest.mark.fault(
     "several users",
-    "three working folders share one results folder: two run the same study at once, the third one another study",
+    "three working folders share one results folder: two run the same study at once, the third one"
+    " another study",
     "data are prepared once, each cell is trained once, and all end with the tables of each alone",
 )
-def test_working_folders_with_one_results(finished, finished_twice, tmp_path, tiny_study, other_study):
+def test_working_folders_with_one_results(
+    finished, finished_twice, tmp_path, tiny_study, other_study
+):
     settings, other = small(tiny_study()), other_study()
     (tmp_path / "shared").mkdir()
     runs = {}

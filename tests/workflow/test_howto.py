@@ -1,4 +1,5 @@
-"""What docs/howto.md says, done: a study of one's own, and changes of the code in a copy of the project."""
+"""What docs/howto.md says, done: a study of one's own, and changes of the code in a copy of the
+project."""
 
 import csv
 import os
@@ -20,7 +21,9 @@ HOWTO = (ROOT / "docs" / "howto.md").read_text(encoding="utf-8")
 
 def files() -> dict[str, str]:
     """Return the blocks that are files, by the name in their first line."""
-    return dict(re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", HOWTO, re.MULTILINE | re.DOTALL))
+    return dict(
+        re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", HOWTO, re.MULTILINE | re.DOTALL)
+    )
 
 
 def changes() -> list[str]:
@@ -69,7 +72,11 @@ LISTS = (
     "tests/unit/study/test_contexts_study.py",
 )
 """Tests that go through what is declared, in seconds."""
-BY_NAME = ("tests/unit/models/test_export.py", "tests/unit/optim", "tests/unit/tools/estimate/test_memory.py")
+BY_NAME = (
+    "tests/unit/models/test_export.py",
+    "tests/unit/optim",
+    "tests/unit/tools/estimate/test_memory.py",
+)
 """Tests of each optimizer and of each model family; those of the additions take seconds."""
 
 
@@ -80,7 +87,18 @@ def sources(project: Path) -> str:
 
 def changed_project(project: Path) -> None:
     """Make a copy of the project with all additions, as the page says."""
-    copied = ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "packages", "docs", "tests", "research")
+    copied = (
+        "Snakefile",
+        "rules",
+        "templates",
+        "workflow",
+        "profiles",
+        "src",
+        "packages",
+        "docs",
+        "tests",
+        "research",
+    )
     for name in (*copied, "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         project.mkdir(exist_ok=True)
@@ -91,7 +109,14 @@ def changed_project(project: Path) -> None:
     for name, text in files().items():
         if name.startswith("src/"):
             (project / name).write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "coupled_adam_bench", "schema", "--out", str(project / "workflow/schemas")]
+    command = [
+        sys.executable,
+        "-m",
+        "coupled_adam_bench",
+        "schema",
+        "--out",
+        str(project / "workflow/schemas"),
+    ]
     subprocess.run(command, env=os.environ | {"PYTHONPATH": sources(project)}, check=True)
 
 
@@ -111,9 +136,15 @@ def pass_tests(project: Path, *arguments: str) -> None:
 def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     touched = [set(re.findall(r"^\+\+\+ b/(\S+)$", change, re.MULTILINE)) for change in changes()]
     new = {name for name in files() if name.startswith("src/")}
-    # A figure and a stage with a module; an optimizer, a family and a statistic, each with a module, and a metric.
+    # A figure and a stage with a module; an optimizer, a family and a statistic, each with a
+    # module, and a metric.
     assert sorted(len(one) for one in touched) == [1, 2, 2, 2, 3, 3]
-    assert {Path(name).parent.name for name in new} == {"optimizers", "models", "evaluation", "statistics"}
+    assert {Path(name).parent.name for name in new} == {
+        "optimizers",
+        "models",
+        "evaluation",
+        "statistics",
+    }
     project = tmp_path / "project"
     changed_project(project)
     lists = [Path(name).stem for name in LISTS]
@@ -132,15 +163,23 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     assert made.returncode == 0, made.stdout
     study = folder / "results/geometry"
     found = rows(study / "results.csv")
-    whole = [row for row in found if not row["task"].startswith("embeddings_")]  # not of a part of the rows
+    whole = [
+        row for row in found if not row["task"].startswith("embeddings_")
+    ]  # not of a part of the rows
     values = {(row["cell"], row["metric"]): float(row["value"]) for row in whole}
     cells = {row["cell"]: row["optimizer"] for row in found}
     assert sorted(cells.values()) == 2 * ["adagrad"] + 2 * ["adamw"] + 2 * ["coupled_adam"]
     for cell in cells:
         model = folder / "results/runs" / cell / "model"
-        assert values[cell, "megabytes"] == sum(path.stat().st_size for path in model.iterdir()) / 1e6
-        embedding = load_file(model / "model.safetensors")["transformer.wte.weight"].astype(np.float64)
-        assert values[cell, "largest_length"] == pytest.approx(np.linalg.norm(embedding, axis=1).max(), rel=1e-12)
+        assert (
+            values[cell, "megabytes"] == sum(path.stat().st_size for path in model.iterdir()) / 1e6
+        )
+        embedding = load_file(model / "model.safetensors")["transformer.wte.weight"].astype(
+            np.float64
+        )
+        assert values[cell, "largest_length"] == pytest.approx(
+            np.linalg.norm(embedding, axis=1).max(), rel=1e-12
+        )
     table = (study / "tables/mine.tex").read_text()
     assert "Adagrad" in table and r"\max" in table
     ranges = rows(study / "ranges.csv")

@@ -1,4 +1,5 @@
-"""A workflow of somebody else imports this one, as docs/import.md says; and the layout that catalogues look for."""
+"""A workflow of somebody else imports this one, as docs/import.md says; and the layout that
+catalogues look for."""
 
 import re
 import shutil
@@ -10,12 +11,14 @@ from starts import jobs, snakemake
 PAGE = (ROOT / "docs/import.md").read_text(encoding="utf-8")
 
 (TRIGGERS,) = (
-    ["--rerun-triggers", *line.split(", ")] for line in re.findall(r"^rerun-triggers: \[(.*)\]$", PAGE, re.MULTILINE)
+    ["--rerun-triggers", *line.split(", ")]
+    for line in re.findall(r"^rerun-triggers: \[(.*)\]$", PAGE, re.MULTILINE)
 )
 
 
 def test_another_workflow_imports_this_one_and_uses_its_results(copy):
-    """The rules have other names there, and templates, studies and plan are found from our folder."""
+    """The rules have other names there, and templates, studies and plan are found from our
+    folder."""
     settings = yaml.safe_load((copy / "study.yaml").read_text())
     table = (copy / "results/tiny/tables/table1.md").read_bytes()
     shutil.rmtree(copy / "results/tiny")  # each job runs, and finds in the runs what is done
@@ -40,4 +43,7 @@ def test_jobs_that_see_no_common_folder_are_refused(tmp_path, tiny_study):
     write(tmp_path, tiny_study())
     result = snakemake(tmp_path, "-n", "--shared-fs-usage", "none")
     assert result.returncode != 0
-    assert "all jobs must see one folder `results`, on a shared file system: see docs/import.md" in result.stdout
+    assert (
+        "all jobs must see one folder `results`, on a shared file system: see docs/import.md"
+        in result.stdout
+    )

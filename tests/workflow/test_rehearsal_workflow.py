@@ -1,4 +1,5 @@
-"""The target ``rehearse`` through real Snakemake: it prints its table, and leaves nothing among the results."""
+"""The target ``rehearse`` through real Snakemake: it prints its table, and leaves nothing among the
+results."""
 
 import subprocess
 import sys
@@ -8,19 +9,30 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
+SNAKEMAKE = [
+    str(Path(sys.executable).with_name("snakemake")),
+    "--snakefile",
+    str(ROOT / "Snakefile"),
+    "--nocolor",
+]
 
 
-@pytest.mark.nightly  # tests/unit/tools/rehearsal does the same by the command that the target calls
+# tests/unit/tools/rehearsal does the same by the command that the target calls
+@pytest.mark.nightly
 def test_the_target_rehearse(tiny_study, tmp_path):
     settings = tiny_study()
     settings["grid"][0]["seeds"] = [1, 2]
     settings["execution"] |= {"train_processes": 2, "parallel": "fsdp"}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
     command = [*SNAKEMAKE, "rehearse", "--cores", "1", "--configfile", "study.yaml"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "nano, coupled_adam, 2 x fsdp, fp32" in result.stdout
     assert "rehearsed tiny: nothing was found" in result.stdout
-    assert {path.name for path in (tmp_path / "results" / "tiny").iterdir()} <= {"plan.json", ".lock"}
+    assert {path.name for path in (tmp_path / "results" / "tiny").iterdir()} <= {
+        "plan.json",
+        ".lock",
+    }
     assert {path.name for path in (tmp_path / "results").iterdir()} == {"tiny"}

@@ -13,7 +13,16 @@ status = main(sys.argv[2:])
 print([library for library in sys.argv[1].split(",") if library in sys.modules])
 sys.exit(status)
 """
-HEAVY = {"torch", "transformers", "datasets", "lm_eval", "snakemake", "mlflow", "matplotlib", "jinja2"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "datasets",
+    "lm_eval",
+    "snakemake",
+    "mlflow",
+    "matplotlib",
+    "jinja2",
+}
 NUMERICAL = {"numpy", "pandas", "scipy"}
 STATISTICAL = {*NUMERICAL, "scipy.stats", "statsmodels"}
 REPORT = ("report", "--templates", str(Path(__file__).parents[2] / "templates"))
@@ -26,7 +35,9 @@ REPORT = ("report", "--templates", str(Path(__file__).parents[2] / "templates"))
         (("track", "--uri", "sqlite:///new.db", "--out", "mlflow.json"), NUMERICAL | {"mlflow"}),
     ],
 )
-def test_a_job_loads_only_what_it_needs(copy: Path, command: tuple[str, ...], may_load: set[str]) -> None:
+def test_a_job_loads_only_what_it_needs(
+    copy: Path, command: tuple[str, ...], may_load: set[str]
+) -> None:
     libraries = ",".join(sorted((HEAVY | STATISTICAL) - may_load))
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, libraries, *command, "--plan", "results/tiny/plan.json"],

@@ -1,4 +1,5 @@
-"""Faults of what surrounds a study: its file is edited, files come late, others share its results."""
+"""Faults of what surrounds a study: its file is edited, files come late, others share its
+results."""
 
 import os
 import re
@@ -33,7 +34,15 @@ def test_a_study_that_is_edited_while_a_job_waits(copy):
     settings["grid"][0]["seeds"] = [1, 3]
     settings["execution"]["evaluation_cells_per_job"] = 2
     write(copy, settings)
-    job = ["--mode", "remote", "--target-jobs", "embeddings:batch=batch-000", "--nolock", "--force", "--no-hooks"]
+    job = [
+        "--mode",
+        "remote",
+        "--target-jobs",
+        "embeddings:batch=batch-000",
+        "--nolock",
+        "--force",
+        "--no-hooks",
+    ]
     said = finish(copy, *job, "--allowed-rules", "embeddings", "--printshellcmds")
     assert set(copy.glob("results/runs/*/evaluations/embeddings-*.json")) == evaluations, said
 
@@ -43,11 +52,16 @@ def test_a_study_that_is_edited_while_a_job_waits(copy):
 
 @pytest.mark.fault(
     "settings",
-    "a notebook's kernel starts Snakemake, with the backend of its figures and the names of a launcher",
+    "a notebook's kernel starts Snakemake, with the backend of its figures and the names of a"
+    " launcher",
     "one line says what is cleared, the jobs do not have it, and the report is the same",
 )
 def test_the_environment_of_a_notebook(copy, finished):
-    foreign = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "JPY_SESSION_NAME": "a.ipynb", "RANK": "0"}
+    foreign = {
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "JPY_SESSION_NAME": "a.ipynb",
+        "RANK": "0",
+    }
     (copy / "results/tiny/manifest.json").unlink()
     # A whole start: the processes that the other tests fork have imported matplotlib before.
     command = [*SNAKEMAKE, "report", "--cores", "1", "--configfile", "study.yaml"]
@@ -61,7 +75,9 @@ def test_the_environment_of_a_notebook(copy, finished):
         timeout=300,
     )
     assert result.returncode == 0, result.stdout
-    said = "cleared from the environment of this run: MPLBACKEND (how matplotlib draws); RANK (which"
+    said = (
+        "cleared from the environment of this run: MPLBACKEND (how matplotlib draws); RANK (which"
+    )
     assert result.stdout.count(said) == 1
     assert outputs(copy) == outputs(finished)
     assert not [log for log in copy.glob("results/tiny/logs/*.log") if "cleared" in log.read_text()]
@@ -72,7 +88,8 @@ def test_the_environment_of_a_notebook(copy, finished):
 
 @pytest.fixture(scope="session")
 def preload(tmp_path_factory) -> Callable[[str], dict[str, str]]:
-    """Return a function that compiles a file of ``preloads`` and returns the variables that load it into processes."""
+    """Return a function that compiles a file of ``preloads`` and returns the variables that load it
+    into processes."""
 
     def preload(name: str) -> dict[str, str]:
         library = tmp_path_factory.mktemp("preloads") / f"{name}.so"
@@ -94,7 +111,11 @@ def preload(tmp_path_factory) -> Callable[[str], dict[str, str]]:
     "jobs wait for them as long as Snakemake does (`--latency-wait`); the tables are the same",
 )
 def test_files_that_come_late(finished, preload, tmp_path, tiny_study, monkeypatch):
-    records = ("meta.json", "run.json", *(f"{digit}.json" for digit in "0123456789abcdef"))  # evaluations end in a hash
+    records = (
+        "meta.json",
+        "run.json",
+        *(f"{digit}.json" for digit in "0123456789abcdef"),
+    )  # evaluations end in a hash
     late = ":".join([".done=3", *(f"{name}=30" for name in records)])
     for name, value in (preload("late_files") | {"CAB_LATE_FILES": late}).items():
         monkeypatch.setenv(name, value)
@@ -105,23 +126,43 @@ def test_files_that_come_late(finished, preload, tmp_path, tiny_study, monkeypat
 
 # ---- other users ----
 
-# Root without its rights over the files of others: a user of the group that files belong to, and not their owner.
+# Root without its rights over the files of others: a user of the group that files belong to, and
+# not their owner.
 AS_ANOTHER_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner"]
 NEEDS_ROOT = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="root alone can act as another user"
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="root alone can act as another user",
 )
 
 
-def start_as_another_user(folder: Path, *arguments: str, umask: int = 0o002) -> subprocess.CompletedProcess[str]:
-    command = [*AS_ANOTHER_USER, *SNAKEMAKE, "results/tiny/results.csv", "--configfile", "study.yaml", *arguments]
+def start_as_another_user(
+    folder: Path, *arguments: str, umask: int = 0o002
+) -> subprocess.CompletedProcess[str]:
+    command = [
+        *AS_ANOTHER_USER,
+        *SNAKEMAKE,
+        "results/tiny/results.csv",
+        "--configfile",
+        "study.yaml",
+        *arguments,
+    ]
     return subprocess.run(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, umask=umask
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        umask=umask,
     )
 
 
 def assert_is_refused(result: subprocess.CompletedProcess[str]) -> None:
     assert result.returncode == 1
-    assert re.search(r"results/runs/\S+: you may not read this folder\..* `chmod -R g\+rwX results`", result.stdout)
+    assert re.search(
+        r"results/runs/\S+: you may not read this folder\..* `chmod -R g\+rwX results`",
+        result.stdout,
+    )
     assert "Traceback" not in result.stdout
 
 
@@ -154,10 +195,25 @@ class Mine(torch.optim.SGD):
     "no job takes them for Python's; own optimizers and metrics in that folder are found",
 )
 def test_own_files_with_names_of_python_s_modules(tmp_path, tiny_study):
-    for name in ("random", "statistics", "string", "operator", "keyword", "types", "queue", "json", "secrets", "torch"):
-        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('this is the user\\'s own {name}')")
+    for name in (
+        "random",
+        "statistics",
+        "string",
+        "operator",
+        "keyword",
+        "types",
+        "queue",
+        "json",
+        "secrets",
+        "torch",
+    ):
+        (tmp_path / f"{name}.py").write_text(
+            f"raise RuntimeError('this is the user\\'s own {name}')"
+        )
     (tmp_path / "own_optimizer.py").write_text(OWN_OPTIMIZER)
-    (tmp_path / "own_metric.py").write_text("def measure(embeddings):\n    return float(len(embeddings))\n")
+    (tmp_path / "own_metric.py").write_text(
+        "def measure(embeddings):\n    return float(len(embeddings))\n"
+    )
     settings = small(tiny_study())
     own = {"name": "custom", "path": "own_optimizer.Mine", "key": "mine", "label": "Mine"}
     settings["grid"][0] |= {"table": None, "optimizers": [own], "seeds": [1]}
@@ -168,12 +224,22 @@ def test_own_files_with_names_of_python_s_modules(tmp_path, tiny_study):
     # Whole starts: where Python looks for modules is decided before any of our code.
     command = [*SNAKEMAKE, "evaluate", "--cores", "2", "--configfile", "study.yaml"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+    )
     assert result.returncode == 0, result.stderr
     assert list(tmp_path.glob("results/runs/*/evaluations/embeddings-*.json"))
-    command = [sys.executable, "-m", "coupled_adam_bench", "measure", *map(str, tmp_path.glob("results/runs/*/model"))]
+    command = [
+        sys.executable,
+        "-m",
+        "coupled_adam_bench",
+        "measure",
+        *map(str, tmp_path.glob("results/runs/*/model")),
+    ]
     (tmp_path / "operator.py").unlink()  # Python itself needs these before it is told where to look
     for name in ("keyword", "types", "queue"):
         (tmp_path / f"{name}.py").unlink()
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,5 @@
-"""The commands of docs/table1.md, line by line up to the first that needs a GPU, and what the page says they print."""
+"""The commands of docs/table1.md, line by line up to the first that needs a GPU, and what the page
+says they print."""
 
 import os
 import re
@@ -18,7 +19,8 @@ INSTALLED = "make install && source .venv/bin/activate\n"
 
 
 def steps() -> list[tuple[str, list[str]]]:
-    """Return each block of commands before the first GPU line, and the lines that the page shows after it."""
+    """Return each block of commands before the first GPU line, and the lines that the page shows
+    after it."""
     found: list[tuple[str, list[str]]] = []
     for kind, text in BLOCKS:
         if FIRST_GPU_LINE in text:
@@ -37,7 +39,9 @@ def run(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "https_proxy": "http://127.0.0.1:9",
     }
     command = ["bash", "-euo", "pipefail", "-c", commands]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False
+    )
 
 
 def assert_said(lines: list[str], said: str) -> None:

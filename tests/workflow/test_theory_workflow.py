@@ -15,14 +15,21 @@ DONE, RESULTS = "results/tiny/evaluation/batch-000.theory.done", "results/tiny/r
 def to_run(folder: Path, target: str) -> set[str]:
     """Return the rules that a dry run announces."""
     lines = finish(folder, target, "-n").splitlines()
-    return {line.split()[1].rstrip(":") for line in lines if line.startswith(("rule ", "localrule "))}
+    return {
+        line.split()[1].rstrip(":") for line in lines if line.startswith(("rule ", "localrule "))
+    }
 
 
 @pytest.fixture
 def study(tiny_study):
     """A study of one cell, tied, with the theory."""
     settings = tiny_study()
-    block = {"models": ["nano"], "tokens": [{"steps": 8}], "optimizers": ["coupled_adam"], "seeds": [1]}
+    block = {
+        "models": ["nano"],
+        "tokens": [{"steps": 8}],
+        "optimizers": ["coupled_adam"],
+        "seeds": [1],
+    }
     evaluation = settings["evaluation"] | {"theory": {"n_batches": 2, "record_every": 4}}
     return settings | {"grid": [block], "evaluation": evaluation}
 

@@ -25,7 +25,9 @@ def change(folder: Path, **sections) -> None:
     """Update sections of the folder's study."""
     study = yaml.safe_load((folder / "study.yaml").read_text())
     for section, values in sections.items():
-        study[section] = {**study.get(section, {}), **values} if isinstance(values, dict) else values
+        study[section] = (
+            {**study.get(section, {}), **values} if isinstance(values, dict) else values
+        )
     (folder / "study.yaml").write_text(yaml.safe_dump(study))
 
 
@@ -50,20 +52,40 @@ def test_the_contract_of_files(finished):
     for run in runs:
         names = {path.name for path in run.iterdir()}
         assert names >= {
-            "cell.json", "history.jsonl", "checkpoints", "model", "evaluations", "run.json",
-        }  # fmt: skip
-        files = [re.sub(r"-\w+\.", ".", path.name) for path in sorted((run / "evaluations").iterdir())]
+            "cell.json",
+            "history.jsonl",
+            "checkpoints",
+            "model",
+            "evaluations",
+            "run.json",
+        }
+        files = [
+            re.sub(r"-\w+\.", ".", path.name) for path in sorted((run / "evaluations").iterdir())
+        ]
         assert files == [
-            "downstream.documents.jsonl.gz", "downstream.json", "embeddings.json", "embeddings.pairs.csv.gz",
-            "test_loss.json", "test_loss.windows.csv.gz",
-        ]  # fmt: skip
+            "downstream.documents.jsonl.gz",
+            "downstream.json",
+            "embeddings.json",
+            "embeddings.pairs.csv.gz",
+            "test_loss.json",
+            "test_loss.windows.csv.gz",
+        ]
     with (study / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
-    columns = "study,n_params,n_tokens,optimizer,seed,task,metric,value,unit,protocol,cell,model,data"
+    columns = (
+        "study,n_params,n_tokens,optimizer,seed,task,metric,value,unit,protocol,cell,model,data"
+    )
     assert ",".join(rows[0]) == columns
     assert {row["metric"] for row in rows} >= {
-        "loss", "acc", "isotropy", "mean_norm", "mean_norm_ratio", "r_bar", "rho", "kappa",
-    }  # fmt: skip
+        "loss",
+        "acc",
+        "isotropy",
+        "mean_norm",
+        "mean_norm_ratio",
+        "r_bar",
+        "rho",
+        "kappa",
+    }
     assert {(row["optimizer"], row["seed"]) for row in rows} == {
         (optimizer, seed) for optimizer in ("adamw", "coupled_adam") for seed in "12"
     }
@@ -81,7 +103,9 @@ def test_every_run_is_in_mlflow(finished):
 
 def test_the_import_beside_the_jobs_has_no_complaint(finished):
     said = (finished / "results/tiny/logs/mlflow-live.log").read_text().splitlines()
-    assert [line for line in said if not line.startswith("waiting for another import")] == []  # that of the end
+    assert [
+        line for line in said if not line.startswith("waiting for another import")
+    ] == []  # that of the end
 
 
 def test_a_server_that_is_away_fails_no_study_and_the_next_start_imports(copy, monkeypatch):
@@ -91,7 +115,9 @@ def test_a_server_that_is_away_fails_no_study_and_the_next_start_imports(copy, m
         return result.stdout
 
     (copy / "results/tiny/mlflow.json").unlink()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # the port "discard", at which nobody listens
+    monkeypatch.setenv(
+        "MLFLOW_TRACKING_URI", "http://127.0.0.1:9"
+    )  # the port "discard", at which nobody listens
     assert "Start again to bring MLflow up to date: nothing else will run" in run()
     assert "not_imported" in (copy / "results/tiny/mlflow.json").read_text()
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
@@ -114,7 +140,12 @@ def test_execution_paths_and_labels_rerun_no_computation(copy):
     change(
         copy,
         title="Another title",
-        execution={"train_threads": 2, "micro_batch_sequences": 2, "log_every": 7, "evaluation_batch_sequences": 3},
+        execution={
+            "train_threads": 2,
+            "micro_batch_sequences": 2,
+            "log_every": 7,
+            "evaluation_batch_sequences": 3,
+        },
         paths={"text": "elsewhere"},
     )
     assert set(jobs(snakemake(copy, "-n"))) <= {"report_of_study", "track"}
@@ -178,8 +209,9 @@ def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
 def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):
     # The version is changed in the process that reads the Snakefile; a dry run needs no other.
     newer = (
-        f"from dataclasses import replace; from coupled_adam_bench.study.catalog.stages import STAGES as stages;"
-        f"stages[{stage!r}] = replace(stages[{stage!r}], version=stages[{stage!r}].version + 1)"
+        "from dataclasses import replace; from coupled_adam_bench.study.catalog.stages import"
+        f" STAGES as stages;stages[{stage!r}] = replace(stages[{stage!r}],"
+        f" version=stages[{stage!r}].version + 1)"
         if stage.islower()
         else f"from coupled_adam_bench.study import versions; versions.{stage} += 1"
     )
@@ -221,12 +253,16 @@ def test_a_study_under_another_protocol_is_one_line(tmp_path, tiny_study):
     corrected, official = cells(), cells("protocol=official", "study=tiny_official")
     assert len(corrected) == len(official) == 6
     assert not corrected & official
-    assert {cell.rsplit("_", 1)[0] for cell in corrected} == {cell.rsplit("_", 1)[0] for cell in official}
+    assert {cell.rsplit("_", 1)[0] for cell in corrected} == {
+        cell.rsplit("_", 1)[0] for cell in official
+    }
 
 
 def test_a_diverged_cell_is_a_result_and_the_others_go_on(tmp_path, tiny_study):
     settings = tiny_study(study="diverging")
-    settings["models"].append({**settings["models"][0], "name": "wild", "n_layer": 2, "learning_rate": 1e6})
+    settings["models"].append(
+        {**settings["models"][0], "name": "wild", "n_layer": 2, "learning_rate": 1e6}
+    )
     settings["training"]["warmup_steps"] = 0
     settings["grid"][0] |= {"models": ["nano", "wild"], "seeds": [1, 2]}
     settings["execution"] |= {"train_cells_per_job": 8, "evaluation_cells_per_job": 8}
@@ -237,7 +273,11 @@ def test_a_diverged_cell_is_a_result_and_the_others_go_on(tmp_path, tiny_study):
     assert "diverged" in table
     records = [json.loads(path.read_text()) for path in tmp_path.glob("results/runs/*/run.json")]
     assert [record["status"] for record in records].count("diverged") == 4
-    assert all("not finite in step" in record["reason"] for record in records if record["status"] == "diverged")
+    assert all(
+        "not finite in step" in record["reason"]
+        for record in records
+        if record["status"] == "diverged"
+    )
     with (tmp_path / "results/diverging/results.csv").open() as file:
         rows = list(csv.DictReader(file))
     wild = {row["value"] for row in rows if row["metric"] == "loss" and int(row["n_params"]) > 2000}
@@ -258,16 +298,24 @@ def test_cells_of_several_d_share_a_trunk(tmp_path, tiny_study):
         return {rule: count for rule, count in counts.items() if rule != "train"}
 
     assert announced(20, 40, 80, train_cells_per_job=2) == {
-        "prepare": 1, "train_trunk": 3, "train_cells": 2,
-    }  # fmt: skip
+        "prepare": 1,
+        "train_trunk": 3,
+        "train_cells": 2,
+    }
     assert announced(20, 40) == {"prepare": 1, "train_trunk": 2, "train_cells": 2}
     result = snakemake(tmp_path, "train")
     assert result.returncode == 0, result.stdout
-    records = {run.parent: json.loads(run.read_text()) for run in tmp_path.glob("results/runs/*/run.json")}
-    assert sorted((run["step"], run["trunk_steps"]) for run in records.values()) == [(20, 17), (40, 33)]
+    records = {
+        run.parent: json.loads(run.read_text()) for run in tmp_path.glob("results/runs/*/run.json")
+    }
+    assert sorted((run["step"], run["trunk_steps"]) for run in records.values()) == [
+        (20, 17),
+        (40, 33),
+    ]
     assert announced(20, 40) == {}
 
-    # A larger D goes on with the trunk, a smaller one leaves it earlier, and both train only themselves.
+    # A larger D goes on with the trunk, a smaller one leaves it earlier, and both train only
+    # themselves.
     assert announced(20, 40, 80) == {"train_trunk": 1, "train_cells": 1}
     assert announced(20, 30, 40) == {
         "train_trunk": 2,
@@ -299,12 +347,27 @@ def test_a_crashed_cell_leaves_the_others_and_partial_tables(copy):
     [
         ({"unheard_of": 1}, "unheard_of"),
         ({"training": {"seq_len": 16, "batch_sequences": 4, "momentum": 0.9}}, "training.momentum"),
-        ({"models": [{"name": "nano", "n_layer": 1, "n_head": 3, "d_model": 8, "learning_rate": 1}]}, "not divide"),
-        ({"evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": ["hellaswagg"]}}}, "hellaswag"),
+        (
+            {
+                "models": [
+                    {"name": "nano", "n_layer": 1, "n_head": 3, "d_model": 8, "learning_rate": 1}
+                ]
+            },
+            "not divide",
+        ),
+        (
+            {
+                "evaluation": {
+                    "word_similarity": "synthetic",
+                    "downstream": {"tasks": ["hellaswagg"]},
+                }
+            },
+            "hellaswag",
+        ),
         ({"evaluation": {"downstream": {"tasks": "synthetic"}}}, "does not exist"),
     ],
     ids=["unknown key", "unknown setting", "heads", "unknown task", "missing word-similarity file"],
-)  # fmt: skip
+)
 def test_a_wrong_study_stops_before_the_first_job(changes, message, tmp_path, tiny_study):
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(tiny_study() | changes))
     result = snakemake(tmp_path)
@@ -331,23 +394,50 @@ def test_gpus_that_torch_cannot_use_stop_before_the_first_job(tmp_path, tiny_stu
 
 
 @pytest.mark.parametrize(
-    "name", ["paper", "paper_small", "paper_large", "paper_sgd", "paper_scale", "demo", "optimizers", "tuned"]
+    "name",
+    [
+        "paper",
+        "paper_small",
+        "paper_large",
+        "paper_sgd",
+        "paper_scale",
+        "demo",
+        "optimizers",
+        "tuned",
+    ],
 )
 def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
     say = (
-        "import atexit, sys; libraries = {'torch', 'lm_eval', 'mlflow', 'transformers', 'scipy', 'matplotlib'};"
-        "atexit.register(lambda: print('heavy:', sorted(libraries & set(sys.modules))))"
+        "import atexit, sys; libraries = {'torch', 'lm_eval', 'mlflow', 'transformers', 'scipy',"
+        " 'matplotlib'};atexit.register(lambda: print('heavy:', sorted(libraries &"
+        " set(sys.modules))))"
     )
-    result = snakemake(tmp_path, "-n", study=str(ROOT / "workflow/config" / f"{name}.yaml"), first=say)
+    result = snakemake(
+        tmp_path, "-n", study=str(ROOT / "workflow/config" / f"{name}.yaml"), first=say
+    )
     assert "heavy: []" in result.stdout
     training = {rule: count for rule, count in jobs(result).items() if rule.startswith("train_")}
-    expected = {"paper": 146, "paper_small": 54, "paper_large": 8, "paper_sgd": 72, "paper_scale": 33}
+    expected = {
+        "paper": 146,
+        "paper_small": 54,
+        "paper_large": 8,
+        "paper_sgd": 72,
+        "paper_scale": 33,
+    }
     expected |= {"demo": 9, "optimizers": 5, "tuned": 9}  # jobs of three or four cells
     assert sum(training.values()) == expected[name]
-    found = set(re.findall(r"^rule (\w+):(?:\n    .*)*?\n    resources: .*gpu=(\d+)", result.stdout, re.M))
-    if name == "paper":  # training takes the GPUs of the cell's own study, an evaluation one or none
+    found = set(
+        re.findall(r"^rule (\w+):(?:\n    .*)*?\n    resources: .*gpu=(\d+)", result.stdout, re.M)
+    )
+    if (
+        name == "paper"
+    ):  # training takes the GPUs of the cell's own study, an evaluation one or none
         training_gpus = {("train_cells", "1"), ("train_cells", "8")}
-        assert found == training_gpus | {("test_loss", "1"), ("downstream", "1"), ("embeddings", "0")}
+        assert found == training_gpus | {
+            ("test_loss", "1"),
+            ("downstream", "1"),
+            ("embeddings", "0"),
+        }
 
 
 def test_dry_run_of_the_contract_s_targets(copy):
@@ -411,11 +501,29 @@ def test_tables_from_results_alone_need_no_torch(copy):
     blocked = copy / "blocked"
     blocked.mkdir()
     (blocked / "torch.py").write_text("raise ImportError('torch is not needed here')\n")
-    given = ["--plan", "results/tiny/plan.json", "--results", "results/tiny/results.csv", "--only", "tables"]
+    given = [
+        "--plan",
+        "results/tiny/plan.json",
+        "--results",
+        "results/tiny/results.csv",
+        "--only",
+        "tables",
+    ]
     subprocess.run(
-        [sys.executable, "-m", "coupled_adam_bench", "report", *given, "--templates", str(ROOT / "templates")],
-        cwd=copy, check=True, env={**os.environ, "PYTHONPATH": str(blocked)}, timeout=60,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "coupled_adam_bench",
+            "report",
+            *given,
+            "--templates",
+            str(ROOT / "templates"),
+        ],
+        cwd=copy,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(blocked)},
+        timeout=60,
+    )
     assert (copy / "results/tiny/tables/table1.tex").is_file()
 
 
@@ -425,11 +533,16 @@ PARTS = ("short", "long", "again")
 
 
 def three_studies(tiny_study) -> dict[str, dict]:
-    """Return two optimizers with two seeds, with longer sequences of another text, and the first again."""
+    """Return two optimizers with two seeds, with longer sequences of another text, and the first
+    again."""
     short, long, again = (tiny_study(study=name) for name in PARTS)
     short["grid"][0] |= {"seeds": [1, 2]}
     short["execution"] |= {"train_cells_per_job": 4}
-    long["data"] = {**long["data"], "name": "other", "source": {**long["data"]["source"], "seed": 5}}
+    long["data"] = {
+        **long["data"],
+        "name": "other",
+        "source": {**long["data"]["source"], "seed": 5},
+    }
     long["training"]["seq_len"] = 32
     long["grid"][0] |= {"table": "table2", "seeds": [1]}
     long["execution"] |= {"train_cells_per_job": 2}
@@ -440,7 +553,9 @@ def three_studies(tiny_study) -> dict[str, dict]:
 def write_composite(folder: Path, parts: dict[str, dict]) -> Path:
     for name, settings in parts.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
-    (folder / "study.yaml").write_text(yaml.safe_dump({"study": "whole", "title": "All", "studies": [*parts]}))
+    (folder / "study.yaml").write_text(
+        yaml.safe_dump({"study": "whole", "title": "All", "studies": [*parts]})
+    )
     return folder
 
 
@@ -456,8 +571,13 @@ def composite(tmp_path_factory, tiny_study):
 @COMPOSITE
 def test_each_text_is_prepared_and_each_cell_trained_once(composite):
     folder, result = composite
-    cells = [json.loads(path.read_text()) for path in sorted((folder / "results/runs").glob("*/cell.json"))]
-    found = Counter((cell["optimizer_key"], cell["seed"], cell["training"]["seq_len"]) for cell in cells)
+    cells = [
+        json.loads(path.read_text())
+        for path in sorted((folder / "results/runs").glob("*/cell.json"))
+    ]
+    found = Counter(
+        (cell["optimizer_key"], cell["seed"], cell["training"]["seq_len"]) for cell in cells
+    )
     short = [(key, seed, 16) for key in ("adamw", "coupled_adam") for seed in (1, 2)]
     assert found == Counter([*short, ("adamw", 1, 32), ("coupled_adam", 1, 32)])
     data = {path.name.split("-")[0]: path.name for path in (folder / "results/data").iterdir()}
@@ -477,9 +597,16 @@ def test_one_results_folder_has_the_tables_of_all_parts(composite):
     folder, _ = composite
     study = folder / "results/whole"
     assert {path.name for path in (folder / "results").iterdir() if path.is_dir()} == {
-        "data", "runs", "whole", "mlflow-artifacts",
-    }  # fmt: skip
-    assert sorted(path.name for path in (study / "tables").glob("*.csv")) == ["table1.csv", "table2.csv", "table7.csv"]
+        "data",
+        "runs",
+        "whole",
+        "mlflow-artifacts",
+    }
+    assert sorted(path.name for path in (study / "tables").glob("*.csv")) == [
+        "table1.csv",
+        "table2.csv",
+        "table7.csv",
+    ]
     with (study / "results.csv").open() as file:
         found = list(csv.DictReader(file))
     assert {row["study"] for row in found} == {"whole"}
@@ -489,11 +616,16 @@ def test_one_results_folder_has_the_tables_of_all_parts(composite):
     assert n_params == {short: 4, short + 16 * 8: 2}
     large = f"{(short + 16 * 8) / 1000:.2f}K"
     assert large in (study / "tables/table2.tex").read_text()
-    assert large not in (study / "tables/table1.tex").read_text() + (study / "tables/table7.tex").read_text()
+    assert (
+        large
+        not in (study / "tables/table1.tex").read_text() + (study / "tables/table7.tex").read_text()
+    )
     assert "Study: All." in (study / "tables/table2.tex").read_text()
     manifest = json.loads((study / "manifest.json").read_text())
     assert [study["study"] for study in manifest["studies"]] == list(PARTS)
-    assert [data["meta"]["data_id"] for data in manifest["data"]] == [data["id"] for data in manifest["data"]]
+    assert [data["meta"]["data_id"] for data in manifest["data"]] == [
+        data["id"] for data in manifest["data"]
+    ]
     page = (study / "report/index.html").read_text()
     assert "6 runs" in page
     assert all(data["id"] in page for data in manifest["data"])
@@ -524,7 +656,9 @@ def test_a_second_run_does_nothing_and_a_part_alone_finds_its_runs(composite):
     folder, _ = composite
     assert jobs(snakemake(folder, "-n")) == {}
     alone = jobs(snakemake(folder, "-n", study="long.yaml"))
-    assert alone["prepare"] == alone["downstream"] == 1  # its own markers of data and evaluations that are there
+    assert (
+        alone["prepare"] == alone["downstream"] == 1
+    )  # its own markers of data and evaluations that are there
     result = snakemake(folder, "evaluate", study="long.yaml")
     assert result.returncode == 0, result.stdout
     logs = [path.read_text() for path in (folder / "results/long/logs").glob("*")]

@@ -13,7 +13,8 @@ ROWS, COLUMNS = 13, 5
 
 
 def paper_formula(start, grads, lr, beta1, beta2, eps, weight_decay, scale):
-    """The paper's algorithm word for word in numpy: a full second moment, its moving average averaged over the rows."""
+    """The paper's algorithm word for word in numpy: a full second moment, its moving average
+    averaged over the rows."""
     weight, first, second = start.copy(), np.zeros_like(start), np.zeros_like(start)
     for step, grad in enumerate(grads, 1):
         first = beta1 * first + (1 - beta1) * grad
@@ -35,7 +36,8 @@ def run(optimizer_class, start, grads, **settings):
 
 
 @pytest.mark.parametrize(
-    ("scale", "weight_decay", "fused"), [(1.0, 0.0, None), (1.0, 0.1, True), (2.0**-5, 0.1, None), (2.0**5, 0.0, True)]
+    ("scale", "weight_decay", "fused"),
+    [(1.0, 0.0, None), (1.0, 0.1, True), (2.0**-5, 0.1, None), (2.0**5, 0.0, True)],
 )
 def test_equals_the_formula_of_the_paper_over_1000_steps(scale, weight_decay, fused):
     generator = np.random.default_rng(0)
@@ -59,7 +61,8 @@ def test_equals_adamw_when_all_rows_see_the_same_gradient():
 
 
 def test_the_mean_moves_with_adam_and_not_with_coupled_adam():
-    # Paper, Sec. 3 and 4: gradients that sum to zero over the rows give updates that do so only if coupled.
+    # Paper, Sec. 3 and 4: gradients that sum to zero over the rows give updates that do so only if
+    # coupled.
     generator = np.random.default_rng(2)
     grads = generator.normal(size=(50, ROWS, COLUMNS)) * np.logspace(-3, 0, ROWS)[:, None]
     grads -= grads.mean(1, keepdims=True)
@@ -106,11 +109,15 @@ def test_settings_out_of_range_are_named(settings, field):
         CoupledAdam([torch.nn.Parameter(torch.ones(2, 2))], **settings)
 
 
-@pytest.mark.parametrize("settings", [{"amsgrad": True}, {"foreach": True}, {"differentiable": True}])
+@pytest.mark.parametrize(
+    "settings", [{"amsgrad": True}, {"foreach": True}, {"differentiable": True}]
+)
 def test_what_only_adamw_has_is_refused_with_what_to_write(settings):
     (name,) = settings
     parameter = torch.nn.Parameter(torch.ones(2, 2))
-    refused = pytest.raises(ValueError, match=rf"^{name}: True is not supported by CoupledAdam; leave it out")
+    refused = pytest.raises(
+        ValueError, match=rf"^{name}: True is not supported by CoupledAdam; leave it out"
+    )
     with refused:
         CoupledAdam([parameter], **settings)
     with refused:  # in a group too, where torch keeps any key
@@ -119,16 +126,33 @@ def test_what_only_adamw_has_is_refused_with_what_to_write(settings):
 
 
 def test_a_module_is_refused_with_what_to_write():
-    with pytest.raises(TypeError, match=r"^params: got a module, Sequential; .*coupled_param_groups\(model\)"):
+    with pytest.raises(
+        TypeError, match=r"^params: got a module, Sequential; .*coupled_param_groups\(model\)"
+    ):
         CoupledAdam(torch.nn.Sequential(torch.nn.Linear(2, 2)))
 
 
 @pytest.mark.parametrize(
     ("parameter", "settings", "message"),
     [
-        (torch.ones(6), {}, r"real numbers, got a parameter of shape \(6,\) .*coupled=False, as coupled_param_groups"),
-        (torch.ones(2, 2, dtype=torch.complex64), {}, r"real numbers, .* of shape \(2, 2\) and torch.complex64"),
-        (torch.ones(2, 3), {"coupled_dim": 2}, r"^coupled_dim: 2 is not a dimension of a parameter of shape \(2, 3\)$"),
+        (
+            torch.ones(6),
+            {},
+            (
+                r"real numbers, got a parameter of shape \(6,\) .*coupled=False, as"
+                r" coupled_param_groups"
+            ),
+        ),
+        (
+            torch.ones(2, 2, dtype=torch.complex64),
+            {},
+            r"real numbers, .* of shape \(2, 2\) and torch.complex64",
+        ),
+        (
+            torch.ones(2, 3),
+            {"coupled_dim": 2},
+            r"^coupled_dim: 2 is not a dimension of a parameter of shape \(2, 3\)$",
+        ),
     ],
 )
 def test_what_cannot_be_coupled_is_refused(parameter, settings, message):
@@ -141,7 +165,9 @@ def test_equals_the_formula_of_the_paper_in_a_training():
     embedding = torch.nn.Embedding(29, 6).double()
     start, grads = embedding.weight.detach().numpy().copy(), []
     optimizer = CoupledAdam([embedding.weight], lr=1e-2)
-    for batch in (torch.randn(300, 2, 9).abs() * 8).long().clamp(max=28):  # frequent and rare tokens
+    for batch in (
+        (torch.randn(300, 2, 9).abs() * 8).long().clamp(max=28)
+    ):  # frequent and rare tokens
         logits = torch.nn.functional.linear(embedding(batch[:, :-1]), embedding.weight)
         torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).backward()
         grads.append(embedding.weight.grad.numpy().copy())
@@ -152,7 +178,8 @@ def test_equals_the_formula_of_the_paper_in_a_training():
 
 
 @pytest.mark.parametrize(
-    ("shape", "dim", "order"), [((5, 13), 1, (1, 0)), ((4, 13, 3), 1, (1, 0, 2)), ((4, 3, 13), -1, (2, 0, 1))]
+    ("shape", "dim", "order"),
+    [((5, 13), 1, (1, 0)), ((4, 13, 3), 1, (1, 0, 2)), ((4, 3, 13), -1, (2, 0, 1))],
 )
 @pytest.mark.parametrize("fused", [None, True])
 def test_another_coupled_dimension_is_the_rows_of_the_transposed(shape, dim, order, fused):
@@ -161,7 +188,9 @@ def test_another_coupled_dimension_is_the_rows_of_the_transposed(shape, dim, ord
     settings = {"lr": 1e-2, "weight_decay": 0.1}
     ours, optimizer = run(CoupledAdam, start, grads, coupled_dim=dim, fused=fused, **settings)
     rows = [grad.transpose(order).reshape(13, -1) for grad in grads]
-    expected = paper_formula(start.transpose(order).reshape(13, -1), rows, 1e-2, 0.9, 0.999, 1e-8, 0.1, 1.0)
+    expected = paper_formula(
+        start.transpose(order).reshape(13, -1), rows, 1e-2, 0.9, 0.999, 1e-8, 0.1, 1.0
+    )
     np.testing.assert_allclose(ours.transpose(order).reshape(13, -1), expected, rtol=0, atol=1e-13)
     (state,) = optimizer.state.values()
     assert state["exp_avg_sq"].shape == np.empty(shape).sum(dim).shape
@@ -170,7 +199,10 @@ def test_another_coupled_dimension_is_the_rows_of_the_transposed(shape, dim, ord
 @pytest.mark.parametrize("fused", [None, True])
 def test_maximize_goes_the_other_way(fused):
     generator = np.random.default_rng(6)
-    start, grads = generator.normal(size=(ROWS, COLUMNS)), generator.normal(size=(20, ROWS, COLUMNS))
+    start, grads = (
+        generator.normal(size=(ROWS, COLUMNS)),
+        generator.normal(size=(20, ROWS, COLUMNS)),
+    )
     up, _ = run(CoupledAdam, start, grads, lr=1e-2, maximize=True, fused=fused)
     down, _ = run(CoupledAdam, start, -grads, lr=1e-2)
     np.testing.assert_allclose(up, down, rtol=0, atol=1e-14)
@@ -187,7 +219,10 @@ def test_maximize_goes_the_other_way(fused):
 )
 def test_a_learning_rate_or_step_on_the_device_changes_nothing(settings, tolerance, fused):
     generator = np.random.default_rng(7)
-    start, grads = generator.normal(size=(ROWS, COLUMNS)), generator.normal(size=(20, ROWS, COLUMNS))
+    start, grads = (
+        generator.normal(size=(ROWS, COLUMNS)),
+        generator.normal(size=(20, ROWS, COLUMNS)),
+    )
     ours, _ = run(CoupledAdam, start, grads, weight_decay=0.1, fused=fused, **settings)
     expected, _ = run(CoupledAdam, start, grads, lr=1e-2, weight_decay=0.1)
     np.testing.assert_allclose(ours, expected, rtol=0, atol=tolerance)
@@ -221,7 +256,9 @@ def test_groups_have_their_own_settings():
 def test_two_parameters_are_coupled_each_for_itself():
     generator = np.random.default_rng(9)
     starts = [generator.normal(size=(ROWS, COLUMNS)) for _ in range(2)]
-    grads = generator.normal(size=(2, 20, ROWS, COLUMNS)) * np.array([1.0, 1e-3]).reshape(2, 1, 1, 1)
+    grads = generator.normal(size=(2, 20, ROWS, COLUMNS)) * np.array([1.0, 1e-3]).reshape(
+        2, 1, 1, 1
+    )
     parameters = [torch.nn.Parameter(torch.tensor(start)) for start in starts]
     optimizer = CoupledAdam(parameters, lr=1e-2)
     for pair in zip(*grads, strict=True):
@@ -289,7 +326,10 @@ def test_sparse_gradients_are_refused(coupled):
     embedding = torch.nn.Embedding(4, 2, sparse=True)
     optimizer = CoupledAdam([{"params": embedding.parameters(), "coupled": coupled}])
     embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(ValueError, match=r"takes dense gradients, not torch.sparse_coo; use Embedding\(sparse=False\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"takes dense gradients, not torch.sparse_coo; use Embedding\(sparse=False\)",
+    ):
         optimizer.step()
 
 
@@ -347,7 +387,14 @@ def test_a_clip_counts_for_one_step_only():
         lambda weight: weight.grad.detach()[0].zero_(),
         lambda weight: weight.sum().backward(),
     ],
-    ids=["replaced", "scaled", "scaled by foreach", "clipped again", "changed in a view", "added to"],
+    ids=[
+        "replaced",
+        "scaled",
+        "scaled by foreach",
+        "clipped again",
+        "changed in a view",
+        "added to",
+    ],
 )
 def test_a_gradient_that_was_changed_after_the_clip_is_said(change):
     weight = torch.nn.Parameter(torch.zeros(2, 2))
@@ -355,12 +402,15 @@ def test_a_gradient_that_was_changed_after_the_clip_is_said(change):
     weight.grad = torch.ones(2, 2)
     optimizer.clip_grad_norm_([weight], 1.0)
     change(weight)
-    with pytest.raises(RuntimeError, match=r"a gradient was replaced or changed after clip_grad_norm_; clip last"):
+    with pytest.raises(
+        RuntimeError, match=r"a gradient was replaced or changed after clip_grad_norm_; clip last"
+    ):
         optimizer.step()
 
 
 def test_the_sums_of_a_step_that_was_left_out_are_never_used():
-    """The gradient of the step that is left out is inf, which made the weights NaN one step later."""
+    """The gradient of the step that is left out is inf, which made the weights NaN one step
+    later."""
     weight, head = torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Linear(2, 1)
     optimizer = CoupledAdam([weight], lr=1.0)
     head(weight).sum().backward()
@@ -368,7 +418,9 @@ def test_the_sums_of_a_step_that_was_left_out_are_never_used():
     optimizer.clip_grad_norm_([weight], 1.0)  # not finite, so the step is left out
     weight.grad.zero_()
     head(weight).sum().backward()
-    with pytest.raises(RuntimeError, match=r"after a step that is left out call the optimizer's zero_grad\(\)$"):
+    with pytest.raises(
+        RuntimeError, match=r"after a step that is left out call the optimizer's zero_grad\(\)$"
+    ):
         optimizer.step()
     optimizer.clip_grad_norm_([weight], 1.0)
     optimizer.step()
@@ -389,19 +441,27 @@ def test_a_norm_that_is_not_finite_is_said_when_asked():
 
 def after_adamw(steps, **settings):
     generator = np.random.default_rng(11)
-    start, grads = generator.normal(size=(ROWS, COLUMNS)), generator.normal(size=(2 * steps, ROWS, COLUMNS))
-    weight, adamw = run(torch.optim.AdamW, start, grads[:steps], lr=1e-2, weight_decay=0.1, **settings)
+    start, grads = (
+        generator.normal(size=(ROWS, COLUMNS)),
+        generator.normal(size=(2 * steps, ROWS, COLUMNS)),
+    )
+    weight, adamw = run(
+        torch.optim.AdamW, start, grads[:steps], lr=1e-2, weight_decay=0.1, **settings
+    )
     return weight, adamw, grads
 
 
 def coupled_from_adamw(weight, grads, steps):
-    """The formula of the paper from a state of Adam: its moments go on and the second is averaged from here."""
+    """The formula of the paper from a state of Adam: its moments go on and the second is averaged
+    from here."""
     first, second = np.zeros_like(weight), np.zeros_like(weight)
     for step, grad in enumerate(grads, 1):
         first, second = 0.9 * first + 0.1 * grad, 0.999 * second + 0.001 * grad**2
         if step > steps:
             coupled = (second / (1 - 0.999**step)).mean(0)
-            weight = weight * (1 - 1e-2 * 0.1) - 1e-2 * first / (1 - 0.9**step) / (np.sqrt(coupled) + 1e-8)
+            weight = weight * (1 - 1e-2 * 0.1) - 1e-2 * first / (1 - 0.9**step) / (
+                np.sqrt(coupled) + 1e-8
+            )
     return weight
 
 
@@ -428,32 +488,48 @@ def test_goes_on_from_a_state_of_adamw(how, fused):
     np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=0, atol=1e-13)
     assert optimizer.state[parameter]["exp_avg_sq"].shape == (COLUMNS,)
     if how == "optimizer":
-        assert torch.equal(both.state[parameter]["exp_avg"], before), "the old optimizer's state was written to"
+        assert torch.equal(both.state[parameter]["exp_avg"], before), (
+            "the old optimizer's state was written to"
+        )
 
 
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (lambda: after_adamw(3, amsgrad=True)[1].state_dict(), r"^amsgrad: Coupled Adam does not have it"),
         (
-            lambda: run(torch.optim.Adam, np.ones((ROWS, COLUMNS)), [np.ones((ROWS, COLUMNS))], weight_decay=0.1)[
-                1
-            ].state_dict(),
+            lambda: after_adamw(3, amsgrad=True)[1].state_dict(),
+            r"^amsgrad: Coupled Adam does not have it",
+        ),
+        (
+            lambda: run(
+                torch.optim.Adam,
+                np.ones((ROWS, COLUMNS)),
+                [np.ones((ROWS, COLUMNS))],
+                weight_decay=0.1,
+            )[1].state_dict(),
             r"^weight_decay: the state is of Adam, whose decay is a part of the gradient",
         ),
         (
-            lambda: run(torch.optim.SGD, np.ones((ROWS, COLUMNS)), [np.ones((ROWS, COLUMNS))], momentum=0.9)[
-                1
-            ].state_dict(),
-            r"^state: has no step, exp_avg, exp_avg_sq; it must be one of CoupledAdam or torch.optim.AdamW$",
+            lambda: run(
+                torch.optim.SGD, np.ones((ROWS, COLUMNS)), [np.ones((ROWS, COLUMNS))], momentum=0.9
+            )[1].state_dict(),
+            (
+                r"^state: has no step, exp_avg, exp_avg_sq; it must be one of CoupledAdam or"
+                r" torch.optim.AdamW$"
+            ),
         ),
         (
-            lambda: torch.optim.AdamW([{"params": [torch.nn.Parameter(torch.ones(2))]} for _ in range(2)]).state_dict(),
+            lambda: torch.optim.AdamW(
+                [{"params": [torch.nn.Parameter(torch.ones(2))]} for _ in range(2)]
+            ).state_dict(),
             r"different number of parameter groups",
         ),
         (
             lambda: run(CoupledAdam, np.ones((ROWS, 3)), [np.ones((ROWS, 3))])[1].state_dict(),
-            r"^state: exp_avg_sq has shape \(3,\); a parameter of shape \(13, 5\) with coupled_dim 0 needs \(5,\)$",
+            (
+                r"^state: exp_avg_sq has shape \(3,\); a parameter of shape \(13, 5\) with"
+                r" coupled_dim 0 needs \(5,\)$"
+            ),
         ),
     ],
 )
@@ -469,7 +545,9 @@ def test_sums_of_squares_are_exact_in_blocks(shape, dim):
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = torch.einsum("ij,ij->j" if dim == 0 else "ij,ij->i", tensor, tensor)
     torch.testing.assert_close(sums_of_squares(tensor, dim), expected, rtol=1e-13, atol=0)
-    torch.testing.assert_close(sums_of_squares(tensor.float(), dim), expected.float(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        sums_of_squares(tensor.float(), dim), expected.float(), rtol=1e-6, atol=0
+    )
 
 
 WITH_TORCH_ALONE = """

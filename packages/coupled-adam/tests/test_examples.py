@@ -1,4 +1,5 @@
-"""The examples of the README, run as they stand there; all train the same model to the same weights."""
+"""The examples of the README, run as they stand there; all train the same model to the same
+weights."""
 
 import re
 from pathlib import Path
@@ -17,7 +18,9 @@ SETTINGS = {"lr": 6e-4, "betas": (0.9, 0.95)}
 
 def example(heading: str) -> str:
     """Return the one block of Python under a heading, or before all headings."""
-    section = README.split("\n## ", 1)[0] if heading == "" else README.split(f"\n### {heading}\n", 1)[1]
+    section = (
+        README.split("\n## ", 1)[0] if heading == "" else README.split(f"\n### {heading}\n", 1)[1]
+    )
     (block, *_) = re.findall(r"```python\n(.*?)```", re.split(r"\n##+ ", section)[0], re.DOTALL)
     return block
 
@@ -25,22 +28,37 @@ def example(heading: str) -> str:
 def new_model() -> transformers.GPT2LMHeadModel:
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        vocab_size=31, n_positions=8, n_embd=6, n_layer=1, n_head=2, embd_pdrop=0, resid_pdrop=0, attn_pdrop=0
+        vocab_size=31,
+        n_positions=8,
+        n_embd=6,
+        n_layer=1,
+        n_head=2,
+        embd_pdrop=0,
+        resid_pdrop=0,
+        attn_pdrop=0,
     )
     return transformers.GPT2LMHeadModel(config)
 
 
 def rows() -> list[dict[str, torch.Tensor]]:
-    """Return the rows of one batch, with which every step is taken, so that shuffling changes nothing."""
+    """Return the rows of one batch, with which every step is taken, so that shuffling changes
+    nothing."""
     tokens = torch.randint(31, (4, 8), generator=torch.Generator().manual_seed(1))
     labels = tokens.clone()
-    labels[:, 0] = -100  # no model predicts the first token, but Trainer counts its label where it takes the mean
+    labels[
+        :, 0
+    ] = (
+        -100
+    )  # no model predicts the first token, but Trainer counts its label where it takes the mean
     return [{"input_ids": row, "labels": label} for row, label in zip(tokens, labels, strict=True)]
 
 
 def names() -> dict[str, object]:
     """Return what the examples take for granted."""
-    return {"model": new_model(), "loader": torch.utils.data.DataLoader(rows() * STEPS, batch_size=len(rows()))}
+    return {
+        "model": new_model(),
+        "loader": torch.utils.data.DataLoader(rows() * STEPS, batch_size=len(rows())),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +86,9 @@ def assert_trained(model: torch.nn.Module, expected: dict[str, torch.Tensor]) ->
     start, state = new_model().state_dict(), model.state_dict()
     for name, weight in expected.items():
         assert not torch.equal(start[name], weight), f"{name} was not trained"
-        torch.testing.assert_close(state[name], weight, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: name + text)
+        torch.testing.assert_close(
+            state[name], weight, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: name + text
+        )
 
 
 @pytest.mark.parametrize("heading", ["", "Plain PyTorch, with two optimizers"])
@@ -80,15 +100,26 @@ def test_plain_pytorch(heading, expected):
 
 def training_arguments(folder: Path, **settings: object) -> transformers.TrainingArguments:
     return transformers.TrainingArguments(
-        output_dir=str(folder), use_cpu=True, report_to="none", disable_tqdm=True, max_steps=STEPS, weight_decay=0.1,
-        learning_rate=6e-4, lr_scheduler_type="constant", per_device_train_batch_size=len(rows()), **settings,
-    )  # fmt: skip
+        output_dir=str(folder),
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        max_steps=STEPS,
+        weight_decay=0.1,
+        learning_rate=6e-4,
+        lr_scheduler_type="constant",
+        per_device_train_batch_size=len(rows()),
+        **settings,
+    )
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning")
 def test_trainer_of_transformers(tmp_path, expected):
     pytest.importorskip("accelerate")
-    known = names() | {"dataset": rows(), "arguments": training_arguments(tmp_path, save_strategy="no")}
+    known = names() | {
+        "dataset": rows(),
+        "arguments": training_arguments(tmp_path, save_strategy="no"),
+    }
     exec(example("Trainer of transformers"), known)
     assert_trained(known["model"], expected)
 
@@ -100,7 +131,9 @@ def test_trainer_of_transformers_resumes_with_the_same_bits(tmp_path):
     for resume in (False, True):
         arguments = training_arguments(tmp_path, save_strategy="steps", save_steps=STEPS // 2)
         known = names() | {"dataset": rows(), "arguments": arguments}
-        call = f"trainer.train(resume_from_checkpoint={str(tmp_path / f'checkpoint-{STEPS // 2}')!r})"
+        call = (
+            f"trainer.train(resume_from_checkpoint={str(tmp_path / f'checkpoint-{STEPS // 2}')!r})"
+        )
         code = example("Trainer of transformers")
         assert code.count("trainer.train()") == 1
         exec(code.replace("trainer.train()", call) if resume else code, known)
@@ -118,14 +151,19 @@ def test_accelerate(own_clip, expected, monkeypatch):
     known = names()
     code = example("Accelerate")
     theirs = re.sub(
-        r"accelerator\.unscale_gradients\(\)\n +coupled_adam\.(clip_grad_norm_.*)", r"accelerator.\1", code, count=1
+        r"accelerator\.unscale_gradients\(\)\n +coupled_adam\.(clip_grad_norm_.*)",
+        r"accelerator.\1",
+        code,
+        count=1,
     )
     assert theirs != code
     exec(code if own_clip else theirs, known)
     assert_trained(known["model"], expected)
 
 
-@pytest.mark.filterwarnings("ignore")  # Lightning warns of many things that are meant here, and of other packages
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # Lightning warns of many things that are meant here, and of other packages
 @pytest.mark.parametrize("own_clip", [True, False])
 def test_lightning(own_clip, tmp_path, expected, monkeypatch):
     pytest.importorskip("lightning")

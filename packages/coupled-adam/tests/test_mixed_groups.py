@@ -1,4 +1,5 @@
-"""One optimizer for a whole model: coupled groups follow the rule, all others are torch.optim.AdamW."""
+"""One optimizer for a whole model: coupled groups follow the rule, all others are
+torch.optim.AdamW."""
 
 import copy
 import io
@@ -19,7 +20,9 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(VOCAB_SIZE, D_MODEL)
         self.positions = nn.Embedding(SEQ_LEN, D_MODEL)
-        self.mlp = nn.Sequential(nn.Linear(D_MODEL, 12), nn.GELU(), nn.Linear(12, D_MODEL), nn.LayerNorm(D_MODEL))
+        self.mlp = nn.Sequential(
+            nn.Linear(D_MODEL, 12), nn.GELU(), nn.Linear(12, D_MODEL), nn.LayerNorm(D_MODEL)
+        )
         self.head = nn.Linear(D_MODEL, VOCAB_SIZE, bias=False)
         if tied:
             self.head.weight = self.embedding.weight
@@ -29,7 +32,9 @@ class LanguageModel(nn.Module):
         return self.head(hidden + self.mlp(hidden))
 
     def loss(self, batch):
-        return nn.functional.cross_entropy(self(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        return nn.functional.cross_entropy(
+            self(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
+        )
 
 
 def model_of(tied=True, dtype=torch.float64):
@@ -39,7 +44,11 @@ def model_of(tied=True, dtype=torch.float64):
 
 def batches(steps):
     generator = torch.Generator().manual_seed(1)
-    return (torch.randn(steps, 4, SEQ_LEN + 1, generator=generator).abs() * 8).long().clamp(max=VOCAB_SIZE - 1)
+    return (
+        (torch.randn(steps, 4, SEQ_LEN + 1, generator=generator).abs() * 8)
+        .long()
+        .clamp(max=VOCAB_SIZE - 1)
+    )
 
 
 def one_optimizer(model, **settings):
@@ -56,8 +65,12 @@ def train(model, optimizer, steps, clip=1.0):
 
 
 def assert_equal(model, other, **tolerance):
-    for (name, parameter), (_, expected) in zip(model.named_parameters(), other.named_parameters(), strict=True):
-        torch.testing.assert_close(parameter, expected, msg=lambda text, name=name: f"{name}: {text}", **tolerance)
+    for (name, parameter), (_, expected) in zip(
+        model.named_parameters(), other.named_parameters(), strict=True
+    ):
+        torch.testing.assert_close(
+            parameter, expected, msg=lambda text, name=name: f"{name}: {text}", **tolerance
+        )
 
 
 @pytest.mark.parametrize(("tied", "fused"), [(True, None), (False, True)])
@@ -67,7 +80,11 @@ def test_one_optimizer_equals_two_over_200_steps(tied, fused):
     train(model, one_optimizer(model, **settings), batches(200))
 
     embeddings = [other.embedding.weight] if tied else [other.embedding.weight, other.head.weight]
-    rest = [parameter for parameter in other.parameters() if not any(parameter is one for one in embeddings)]
+    rest = [
+        parameter
+        for parameter in other.parameters()
+        if not any(parameter is one for one in embeddings)
+    ]
     coupled = CoupledAdam(embeddings, weight_decay=0.03, **settings)
     core = torch.optim.AdamW(
         [
@@ -142,7 +159,9 @@ def test_the_clip_covers_parameters_of_the_optimizer_that_were_not_given():
         (100 * one.loss(batch)).backward()
     expected = nn.utils.clip_grad_norm_(other.parameters(), 0.5)
     torch.testing.assert_close(optimizer.clip_grad_norm_([], 0.5), expected, rtol=1e-12, atol=0)
-    torch.testing.assert_close(model.mlp[0].weight.grad, other.mlp[0].weight.grad, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        model.mlp[0].weight.grad, other.mlp[0].weight.grad, rtol=1e-12, atol=0
+    )
 
 
 # States
@@ -196,7 +215,10 @@ def test_a_state_with_other_marks_is_refused():
     groups = coupled_param_groups(model)
     optimizer = CoupledAdam(groups)
     swapped = CoupledAdam([group | {"coupled": False} for group in groups])
-    with pytest.raises(ValueError, match=r"^param_groups: group 0 of the state is coupled and .* is not coupled; make"):
+    with pytest.raises(
+        ValueError,
+        match=r"^param_groups: group 0 of the state is coupled and .* is not coupled; make",
+    ):
         swapped.load_state_dict(optimizer.state_dict())
 
 
@@ -219,13 +241,17 @@ def test_a_moment_of_another_shape_is_refused_in_an_adamw_group():
         optimizers.append(CoupledAdam([{"params": [weight], "coupled": False}]))
         weight.grad = torch.ones_like(weight)
         optimizers[-1].step()
-    with pytest.raises(ValueError, match=r"shape \(4, 2\); a parameter of shape \(3, 2\), not coupled, needs \(3, 2\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"shape \(4, 2\); a parameter of shape \(3, 2\), not coupled, needs \(3, 2\)",
+    ):
         optimizers[0].load_state_dict(optimizers[1].state_dict())
 
 
 @pytest.mark.parametrize("how", ["state_dict", "optimizer"])
 def test_a_whole_model_goes_on_from_adamw(how):
-    """The moments go on; the second of the embedding is averaged, and all others are what AdamW's would be."""
+    """The moments go on; the second of the embedding is averaged, and all others are what AdamW's
+    would be."""
     model, other = model_of(), model_of()
     adamws = [
         torch.optim.AdamW(
@@ -268,13 +294,17 @@ def test_a_whole_model_goes_back_to_adamw(scale):
     groups = [{"params": group["params"]} for group in coupled.param_groups]
     adamw = torch.optim.AdamW(groups, lr=123.0)
     adamw.load_state_dict(through_bytes(coupled.adamw_state_dict()))
-    assert [group["weight_decay"] for group in adamw.param_groups] == [g["weight_decay"] for g in coupled.param_groups]
+    assert [group["weight_decay"] for group in adamw.param_groups] == [
+        g["weight_decay"] for g in coupled.param_groups
+    ]
     for group, its_group in zip(coupled.param_groups, adamw.param_groups, strict=True):
         assert (its_group["lr"], "coupled" in its_group) == (1e-2, False)
         for parameter in group["params"]:
             ours, theirs = coupled.state[parameter], adamw.state[parameter]
             factor = scale if group["coupled"] else 1.0
-            torch.testing.assert_close(theirs["exp_avg_sq"], (factor * ours["exp_avg_sq"]).expand_as(parameter))
+            torch.testing.assert_close(
+                theirs["exp_avg_sq"], (factor * ours["exp_avg_sq"]).expand_as(parameter)
+            )
             torch.testing.assert_close(theirs["exp_avg"], ours["exp_avg"])
             assert theirs["step"] == ours["step"]
     train(model, adamw, batches(6), clip=None)
@@ -299,7 +329,10 @@ def test_a_grad_scaler_and_a_scheduler_reach_all_groups():
     model, other = model_of(dtype=torch.float32), model_of(dtype=torch.float32)
     optimizers = [one_optimizer(one, lr=1e-2) for one in (model, other)]
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    schedulers = [torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=5) for optimizer in optimizers]
+    schedulers = [
+        torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=5)
+        for optimizer in optimizers
+    ]
     for batch in batches(5):
         scaler.scale(model.loss(batch)).backward()
         scaler.unscale_(optimizers[0])

@@ -8,7 +8,13 @@ from coupled_adam import CoupledAdam, coupled_param_groups
 
 transformers = pytest.importorskip("transformers")
 
-SMALL = {"vocab_size": 64, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 GPT2_SMALL = {"vocab_size": 64, "n_positions": 64, "n_embd": 8, "n_layer": 1, "n_head": 2}
 T5_SMALL = {"vocab_size": 64, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 
@@ -18,9 +24,13 @@ def coupled_names(model, **settings):
     groups = coupled_param_groups(model, **settings)
     everything = [parameter for group in groups for parameter in group["params"]]
     trainable = [parameter for parameter in names if parameter.requires_grad]
-    assert len(everything) == len(set(everything)) == len(trainable), "a parameter is missing or there twice"
+    assert len(everything) == len(set(everything)) == len(trainable), (
+        "a parameter is missing or there twice"
+    )
     CoupledAdam(groups)
-    return [names[parameter] for group in groups if group["coupled"] for parameter in group["params"]]
+    return [
+        names[parameter] for group in groups if group["coupled"] for parameter in group["params"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +48,11 @@ def coupled_names(model, **settings):
             transformers.LlamaConfig(**SMALL, tie_word_embeddings=False),
             ["model.embed_tokens.weight", "lm_head.weight"],
         ),
-        ("LlamaForSequenceClassification", transformers.LlamaConfig(**SMALL), ["model.embed_tokens.weight"]),
+        (
+            "LlamaForSequenceClassification",
+            transformers.LlamaConfig(**SMALL),
+            ["model.embed_tokens.weight"],
+        ),
         (
             "BertForMaskedLM",
             transformers.BertConfig(**SMALL, max_position_embeddings=64),
@@ -55,12 +69,20 @@ def test_a_model_of_transformers_says_itself_which_its_embeddings_are(kind, conf
 def test_positions_biases_and_norms_have_their_groups_and_decay():
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2_SMALL))
     names = {parameter: name for name, parameter in model.named_parameters()}
-    coupled, matrices, vectors = coupled_param_groups(model, weight_decay=0.1, embedding_weight_decay=0.2)
-    assert (coupled["weight_decay"], matrices["weight_decay"], vectors["weight_decay"]) == (0.2, 0.1, 0.0)
+    coupled, matrices, vectors = coupled_param_groups(
+        model, weight_decay=0.1, embedding_weight_decay=0.2
+    )
+    assert (coupled["weight_decay"], matrices["weight_decay"], vectors["weight_decay"]) == (
+        0.2,
+        0.1,
+        0.0,
+    )
     assert "transformer.wpe.weight" in {names[parameter] for parameter in matrices["params"]}
     assert {names[parameter].split(".")[-1] for parameter in matrices["params"]} == {"weight"}
     assert {parameter.ndim for parameter in vectors["params"]} == {1}
-    assert coupled_param_groups(model, weight_decay=0.1, decay_vectors=True)[2]["weight_decay"] == 0.1
+    assert (
+        coupled_param_groups(model, weight_decay=0.1, decay_vectors=True)[2]["weight_decay"] == 0.1
+    )
 
 
 class Plain(nn.Module):
@@ -84,8 +106,16 @@ def test_untied_tied_and_single_embeddings_of_plain_modules():
 @pytest.mark.parametrize(
     ("model", "reason", "candidates"),
     [
-        (Plain(n_positions=5), "2 embeddings have as many rows as a linear layer", "wte.weight (29 x 6), wpe.weight"),
-        (Plain(hidden=29), "2 linear layers have 29 outputs", "up.weight (29 x 6), head.weight (29 x 6)"),
+        (
+            Plain(n_positions=5),
+            "2 embeddings have as many rows as a linear layer",
+            "wte.weight (29 x 6), wpe.weight",
+        ),
+        (
+            Plain(hidden=29),
+            "2 linear layers have 29 outputs",
+            "up.weight (29 x 6), head.weight (29 x 6)",
+        ),
         (
             Plain(head=False),
             "none of its 2 embeddings has a linear layer for a head",
@@ -96,16 +126,25 @@ def test_untied_tied_and_single_embeddings_of_plain_modules():
     ids=["positions", "hidden layer", "no head", "no embedding"],
 )
 def test_what_cannot_be_told_apart_is_listed_and_names_are_asked_for(model, reason, candidates):
-    with pytest.raises(ValueError, match=r"^embeddings: cannot tell which parameters of \w+ are its token") as error:
+    with pytest.raises(
+        ValueError, match=r"^embeddings: cannot tell which parameters of \w+ are its token"
+    ) as error:
         coupled_param_groups(model)
     assert reason in str(error.value)
     assert candidates in str(error.value)
-    assert str(error.value).endswith("name them: coupled_param_groups(model, embeddings=[NAME, ...])")
+    assert str(error.value).endswith(
+        "name them: coupled_param_groups(model, embeddings=[NAME, ...])"
+    )
 
 
 def test_names_decide():
-    assert coupled_names(Plain(hidden=29), embeddings=["wte.weight", "head.weight"]) == ["wte.weight", "head.weight"]
-    assert coupled_names(Plain(tied=True), embeddings=["wte.weight", "head.weight"]) == ["wte.weight"]
+    assert coupled_names(Plain(hidden=29), embeddings=["wte.weight", "head.weight"]) == [
+        "wte.weight",
+        "head.weight",
+    ]
+    assert coupled_names(Plain(tied=True), embeddings=["wte.weight", "head.weight"]) == [
+        "wte.weight"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,15 +153,30 @@ def test_names_decide():
         ("wte.weight", "'wte.weight' is text; give a list of names, embeddings=['wte.weight']"),
         (
             ["wte.weight", "lm_head.weight", "wpe"],
-            "the model has no parameter 'wte.weight' (did you mean 'transformer.wte.weight'?), 'wpe' (did you mean "
-            "'transformer.wpe.weight'?); names are those of model.named_parameters()",
+            (
+                "the model has no parameter 'wte.weight' (did you mean 'transformer.wte.weight'?),"
+                " 'wpe' (did you mean 'transformer.wpe.weight'?); names are those of"
+                " model.named_parameters()"
+            ),
         ),
-        (["ln_1.weight"], "the model has no parameter 'ln_1.weight' (did you mean 'transformer.h.0.ln_1.weight'?); na"),
-        (["transformer.wtf.weight"], "no parameter 'transformer.wtf.weight' (did you mean 'transformer.wte.weight'?)"),
+        (
+            ["ln_1.weight"],
+            (
+                "the model has no parameter 'ln_1.weight' (did you mean"
+                " 'transformer.h.0.ln_1.weight'?); na"
+            ),
+        ),
+        (
+            ["transformer.wtf.weight"],
+            "no parameter 'transformer.wtf.weight' (did you mean 'transformer.wte.weight'?)",
+        ),
         (["?"], "the model has no parameter '?'; names are those of model.named_parameters()"),
         ([], "it has no names; give at least one, or leave it out"),
         (nn.Embedding(3, 2), "it must be a list of names, as in model.named_parameters()"),
-        ([nn.Parameter(torch.ones(2, 2))], "it must be a list of names, as in model.named_parameters()"),
+        (
+            [nn.Parameter(torch.ones(2, 2))],
+            "it must be a list of names, as in model.named_parameters()",
+        ),
     ],
     ids=["text", "ends", "end", "a letter", "nothing alike", "none", "a module", "a parameter"],
 )
@@ -160,7 +214,11 @@ def test_the_weight_decay_of_the_optimizer_is_that_of_the_matrices():
     ("settings", "groups", "message"),
     [
         ({"weight_decay": 0.2}, {"weight_decay": 0.1}, r"every group has its own \(0.0, 0.1\)"),
-        ({"eps": 1e-3}, {"eps": 1e-6}, r"every group has its own \(1e-06\); give it in one of the two places"),
+        (
+            {"eps": 1e-3},
+            {"eps": 1e-6},
+            r"every group has its own \(1e-06\); give it in one of the two places",
+        ),
         ({"betas": (0.9, 0.95)}, {"betas": (0.8, 0.9)}, "every group has its own"),
         ({"scale": 0.5}, {"coupled": False}, "no group is coupled; leave it out"),
         ({"coupled_dim": 1}, {"coupled": False}, "no group is coupled"),
@@ -189,7 +247,9 @@ def test_a_setting_that_some_group_has_is_taken():
 def test_frozen_parameters_are_left_out():
     model = Plain()
     model.up.requires_grad_(False)
-    parameters = {parameter for group in coupled_param_groups(model) for parameter in group["params"]}
+    parameters = {
+        parameter for group in coupled_param_groups(model) for parameter in group["params"]
+    }
     assert model.up.weight not in parameters
     model.wte.requires_grad_(False)
     model.head.requires_grad_(False)
@@ -208,18 +268,31 @@ def test_frozen_parameters_are_left_out():
 )
 def test_the_copies_that_peft_trains_are_found(saved, expected):
     peft = pytest.importorskip("peft")
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2_SMALL, tie_word_embeddings=False))
-    config = peft.LoraConfig(target_modules=["c_attn"], modules_to_save=saved, r=2, fan_in_fan_out=True)
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**GPT2_SMALL, tie_word_embeddings=False)
+    )
+    config = peft.LoraConfig(
+        target_modules=["c_attn"], modules_to_save=saved, r=2, fan_in_fan_out=True
+    )
     wrapped = peft.get_peft_model(model, config)
-    assert coupled_names(wrapped) == [f"base_model.model.{name}.modules_to_save.default.weight" for name in expected]
+    assert coupled_names(wrapped) == [
+        f"base_model.model.{name}.modules_to_save.default.weight" for name in expected
+    ]
     wrapped.add_adapter("other", config)
     wrapped.set_adapter("other")
-    assert coupled_names(wrapped) == [f"base_model.model.{name}.modules_to_save.other.weight" for name in expected]
+    assert coupled_names(wrapped) == [
+        f"base_model.model.{name}.modules_to_save.other.weight" for name in expected
+    ]
 
 
 def test_a_vision_model_has_no_token_embeddings():
     config = transformers.ViTConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=4, patch_size=2
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        image_size=4,
+        patch_size=2,
     )
     with pytest.raises(ValueError, match=r"are its token embeddings: it has no nn.Embedding"):
         coupled_param_groups(transformers.ViTModel(config))

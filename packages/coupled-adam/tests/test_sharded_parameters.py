@@ -1,4 +1,5 @@
-"""CoupledAdam on DTensors: in shards of rows or columns, uneven ones too, it does what it does on the whole matrix.
+"""CoupledAdam on DTensors: in shards of rows or columns, uneven ones too, it does what it does on
+the whole matrix.
 
 So does its AdamW for parameters that are not coupled.
 """
@@ -65,7 +66,8 @@ for placement, shape, dim, clip in cases:
     torch.testing.assert_close(state["exp_avg"].full_tensor(), expected["exp_avg"], rtol=1e-12, atol=1e-15)
 """
 
-# A model as its user shards it: what the helper finds, a step after the clip, and a state that goes on.
+# A model as its user shards it: what the helper finds, a step after the clip, and a state that goes
+# on.
 MODEL = """
 import copy
 from torch import nn
@@ -131,6 +133,9 @@ os._exit(0)  # with torch 2.12 a process of a gloo group that exits by itself ab
 
 def test_shards_are_updated_like_the_whole(tmp_path: Path):
     command = [sys.executable, "-c", BEGIN + CASES + MODEL + END, (tmp_path / "store").as_uri()]
-    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(3)]
+    ranks = [
+        subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True)
+        for rank in range(3)
+    ]
     errors = [process.communicate(timeout=240)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0, 0], "\n".join(errors)

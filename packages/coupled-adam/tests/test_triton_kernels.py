@@ -1,4 +1,5 @@
-"""The kernels for GPUs, without one: run by Triton's interpreter on the CPU, and compiled for GPUs not at hand."""
+"""The kernels for GPUs, without one: run by Triton's interpreter on the CPU, and compiled for GPUs
+not at hand."""
 
 import os
 import subprocess
@@ -87,7 +88,12 @@ for architecture in (80, 90, 100):  # A100, H100, B200
 def run(program: str, **environment: str) -> None:
     variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
     done = subprocess.run(
-        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", program],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -1,4 +1,5 @@
-"""Small models of every class of language models that transformers has, with weights drawn at random."""
+"""Small models of every class of language models that transformers has, with weights drawn at
+random."""
 
 from typing import Any
 
@@ -6,24 +7,64 @@ import torch
 
 MOST_PARAMETERS = 20_000_000
 _SMALL: dict[str, Any] = {
-    "vocab_size": 96, "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "emb_dim": 32, "embedding_size": 32,
-    "num_hidden_layers": 2, "n_layer": 2, "n_layers": 2, "num_layers": 2, "encoder_layers": 2, "decoder_layers": 2,
-    "num_encoder_layers": 2, "num_decoder_layers": 2, "depth": 2,
-    "num_attention_heads": 4, "n_head": 4, "n_heads": 4, "num_heads": 4, "num_key_value_heads": 4, "head_dim": 8,
-    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "intermediate_size": 48, "n_inner": 48, "ffn_dim": 48,
-    "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "hidden_dim": 48, "moe_intermediate_size": 16,
-    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "max_position_embeddings": 64, "n_positions": 64,
-    "image_size": 28, "patch_size": 14, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "state_size": 8,
-    "vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8, "moe_num_experts": 4, "num_experts_per_tok": 2,
-}  # fmt: skip
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "d_model": 32,
+    "n_embd": 32,
+    "dim": 32,
+    "emb_dim": 32,
+    "embedding_size": 32,
+    "num_hidden_layers": 2,
+    "n_layer": 2,
+    "n_layers": 2,
+    "num_layers": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+    "depth": 2,
+    "num_attention_heads": 4,
+    "n_head": 4,
+    "n_heads": 4,
+    "num_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "intermediate_size": 48,
+    "n_inner": 48,
+    "ffn_dim": 48,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "hidden_dim": 48,
+    "moe_intermediate_size": 16,
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "n_routed_experts": 4,
+    "max_position_embeddings": 64,
+    "n_positions": 64,
+    "image_size": 28,
+    "patch_size": 14,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "state_size": 8,
+    "vocab_size_per_layer_input": 96,
+    "hidden_size_per_layer_input": 8,
+    "moe_num_experts": 4,
+    "num_experts_per_tok": 2,
+}
 
 
 def language_models() -> dict[str, tuple[Any, Any]]:
-    """The class and the class of configuration of each causal and masked language model, by the name of the class."""
+    """The class and the class of configuration of each causal and masked language model, by the
+    name of the class."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
     mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING)
-    return {model.__name__: (model, config) for mapping in mappings for config, model in mapping.items()}
+    return {
+        model.__name__: (model, config) for mapping in mappings for config, model in mapping.items()
+    }
 
 
 def small_config(config_class: Any) -> Any:
@@ -42,7 +83,8 @@ def small_config(config_class: Any) -> Any:
 
 
 def small_model(name: str) -> Any:
-    """A small model of a class with drawn weights; ``ValueError`` if its configuration does not become small."""
+    """A small model of a class with drawn weights; ``ValueError`` if its configuration does not
+    become small."""
     model_class, config_class = language_models()[name]
     config = small_config(config_class)
     with torch.device("meta"):

@@ -1,4 +1,5 @@
-"""Models of several families, built small with transformers, a tokenizer for them, and both on disk as fixtures."""
+"""Models of several families, built small with transformers, a tokenizer for them, and both on disk
+as fixtures."""
 
 import itertools
 import random
@@ -13,24 +14,79 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 N_ROWS = 100
 WORDS = ("sun", "moon", "cat", "dog", "tree", "house", "red", "green")
-_TOKENS: dict[str, Any] = {"vocab_size": N_ROWS, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-_LAYER: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}
+_TOKENS: dict[str, Any] = {
+    "vocab_size": N_ROWS,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": None,
+}
+_LAYER: dict[str, Any] = {
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+}
 _SIZE: dict[str, Any] = {**_TOKENS, **_LAYER, "hidden_size": 16}
 _LLAMA: dict[str, Any] = {**_SIZE, "intermediate_size": 32, "num_key_value_heads": 2, "head_dim": 8}
-# Family: class, configuration, arguments, tied, names of the input and the output matrix in the checkpoint.
+# Family: class, configuration, arguments, tied, names of the input and the output matrix in the
+# checkpoint.
 FAMILIES: dict[str, tuple[str, str, dict[str, Any], bool, str, str]] = {
-    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {**_TOKENS, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32},
-             True, "transformer.wte.weight", "lm_head.weight"),
-    "llama": ("LlamaForCausalLM", "LlamaConfig", _LLAMA, False, "model.embed_tokens.weight", "lm_head.weight"),
-    "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", {**_SIZE, "intermediate_size": 32}, False,
-                 "gpt_neox.embed_in.weight", "embed_out.weight"),
-    "opt": ("OPTForCausalLM", "OPTConfig", {**_SIZE, "ffn_dim": 32, "word_embed_proj_dim": 8}, True,
-            "model.decoder.embed_tokens.weight", "lm_head.weight"),
-    "gemma": ("GemmaForCausalLM", "GemmaConfig", _LLAMA, True, "model.embed_tokens.weight", "lm_head.weight"),
-    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _LLAMA, False, "model.embed_tokens.weight", "lm_head.weight"),
-    "bert": ("BertForMaskedLM", "BertConfig", {**_SIZE, "intermediate_size": 32}, True,
-             "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
-}  # fmt: skip
+    "gpt2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {**_TOKENS, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32},
+        True,
+        "transformer.wte.weight",
+        "lm_head.weight",
+    ),
+    "llama": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        _LLAMA,
+        False,
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+    ),
+    "gpt_neox": (
+        "GPTNeoXForCausalLM",
+        "GPTNeoXConfig",
+        {**_SIZE, "intermediate_size": 32},
+        False,
+        "gpt_neox.embed_in.weight",
+        "embed_out.weight",
+    ),
+    "opt": (
+        "OPTForCausalLM",
+        "OPTConfig",
+        {**_SIZE, "ffn_dim": 32, "word_embed_proj_dim": 8},
+        True,
+        "model.decoder.embed_tokens.weight",
+        "lm_head.weight",
+    ),
+    "gemma": (
+        "GemmaForCausalLM",
+        "GemmaConfig",
+        _LLAMA,
+        True,
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+    ),
+    "qwen2": (
+        "Qwen2ForCausalLM",
+        "Qwen2Config",
+        _LLAMA,
+        False,
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+    ),
+    "bert": (
+        "BertForMaskedLM",
+        "BertConfig",
+        {**_SIZE, "intermediate_size": 32},
+        True,
+        "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.weight",
+    ),
+}
 
 
 def byte_level() -> Tokenizer:
@@ -55,7 +111,9 @@ def build(family: str) -> Any:
     torch.manual_seed(0)
     model = getattr(transformers, model_class)(getattr(transformers, config_class)(**arguments))
     with torch.no_grad():
-        for matrix in {id(m): m.weight for m in (model.get_input_embeddings(), model.get_output_embeddings())}.values():
+        for matrix in {
+            id(m): m.weight for m in (model.get_input_embeddings(), model.get_output_embeddings())
+        }.values():
             matrix.normal_(0.1, 0.5)
     return model
 
@@ -77,7 +135,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A list of all pairs of the words and one that is no single token; its lines end as on Windows."""
+    """A list of all pairs of the words and one that is no single token; its lines end as on
+    Windows."""
     drawn = random.Random(0)
     pairs = itertools.combinations((*WORDS, "suncat"), 2)
     file = tmp_path_factory.mktemp("lists") / "own.tsv"

@@ -21,7 +21,9 @@ def test_pearson_by_hand():
 
 def test_spearman_by_hand_with_ties():
     # ranks of x: 1, 2.5, 2.5, 4; of y: 1, 2, 3, 4: r = 4.5 / sqrt(4.5 * 5)
-    assert spearman([0, 7, 7, 100], [-1, 0, 1, 9]) == pytest.approx(4.5 / math.sqrt(22.5), rel=1e-15)
+    assert spearman([0, 7, 7, 100], [-1, 0, 1, 9]) == pytest.approx(
+        4.5 / math.sqrt(22.5), rel=1e-15
+    )
 
 
 @given(pairs)

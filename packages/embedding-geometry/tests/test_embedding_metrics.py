@@ -34,7 +34,10 @@ def isotropy_in_plain_words(rows: list[list[float]], directions: list[list[float
     with mpmath.workdps(50):
         z = [
             mpmath.fsum(
-                mpmath.exp(sign * mpmath.fsum(mpmath.mpf(a) * b for a, b in zip(c, row, strict=True))) for row in rows
+                mpmath.exp(
+                    sign * mpmath.fsum(mpmath.mpf(a) * b for a, b in zip(c, row, strict=True))
+                )
+                for row in rows
             )
             for c in directions
             for sign in (1, -1)
@@ -70,7 +73,9 @@ def test_the_trimmed_isotropy_is_that_without_the_longest_rows(variant, n_rows, 
     before = embeddings.copy()
     rest = embeddings[np.argsort(np.linalg.norm(embeddings, axis=1))][:-n_left_out]
     expected = metrics.isotropy(rest, variant)
-    assert metrics.isotropy_trimmed(embeddings, variant) == pytest.approx(expected, rel=1e-9, abs=1e-4)
+    assert metrics.isotropy_trimmed(embeddings, variant) == pytest.approx(
+        expected, rel=1e-9, abs=1e-4
+    )
     if variant == "both_signs":
         assert metrics.isotropy_trimmed(embeddings, variant) == pytest.approx(expected, rel=1e-9)
     np.testing.assert_array_equal(embeddings, before)
@@ -116,15 +121,24 @@ def test_invariances(seed):
         log_p = log_probability[::-1] if name == "order of rows" else log_probability
         assert isotropy(other) == pytest.approx(isotropy(embeddings), rel=1e-7), name
         assert metrics.kappa(other) == pytest.approx(metrics.kappa(embeddings), rel=1e-9), name
-        assert metrics.mean_norm(other) == pytest.approx(metrics.mean_norm(embeddings), rel=1e-12), name
-        assert metrics.mean_norm_ratio(other) == pytest.approx(metrics.mean_norm_ratio(embeddings), rel=1e-12), name
-        assert metrics.rho(other, log_p) == pytest.approx(metrics.rho(embeddings, log_probability), abs=1e-12), name
+        assert metrics.mean_norm(other) == pytest.approx(
+            metrics.mean_norm(embeddings), rel=1e-12
+        ), name
+        assert metrics.mean_norm_ratio(other) == pytest.approx(
+            metrics.mean_norm_ratio(embeddings), rel=1e-12
+        ), name
+        assert metrics.rho(other, log_p) == pytest.approx(
+            metrics.rho(embeddings, log_probability), abs=1e-12
+        ), name
         projections = [
-            metrics.mean_projection_correlation(e, p) for e, p in ((other, log_p), (embeddings, log_probability))
+            metrics.mean_projection_correlation(e, p)
+            for e, p in ((other, log_p), (embeddings, log_probability))
         ]
         assert projections[0] == pytest.approx(projections[1], abs=1e-12), name
     for scale in (1e-2, 7.0):
-        assert metrics.mean_norm(scale * embeddings) == pytest.approx(scale * metrics.mean_norm(embeddings), rel=1e-12)
+        assert metrics.mean_norm(scale * embeddings) == pytest.approx(
+            scale * metrics.mean_norm(embeddings), rel=1e-12
+        )
         assert metrics.mean_length(scale * embeddings) == pytest.approx(
             scale * metrics.mean_length(embeddings), rel=1e-12
         )
@@ -138,11 +152,14 @@ def test_invariances(seed):
 
 
 def isotropies_of_all_signs(embeddings: np.ndarray) -> list[float]:
-    """The isotropy for every choice of one sign for each eigenvector, in float64 through the SVD."""
+    """The isotropy for every choice of one sign for each eigenvector, in float64 through the
+    SVD."""
     directions = np.linalg.svd(embeddings)[2]
     values = []
     for signs in itertools.product((1, -1), repeat=len(directions)):
-        z = [np.exp(embeddings @ (sign * c)).sum() for sign, c in zip(signs, directions, strict=True)]
+        z = [
+            np.exp(embeddings @ (sign * c)).sum() for sign, c in zip(signs, directions, strict=True)
+        ]
         values.append(min(z) / max(z))
     return values
 
@@ -160,10 +177,14 @@ def test_isotropy_of_the_authors_is_that_of_some_signs(seed):
 
 
 def test_isotropy_of_the_authors_with_the_signs_of_the_solver():
-    embeddings = matrix(14, n_rows=300, width=2 * isotropies._COLUMNS + 3, shift=0.01).astype(np.float32)
+    embeddings = matrix(14, n_rows=300, width=2 * isotropies._COLUMNS + 3, shift=0.01).astype(
+        np.float32
+    )
     directions = np.linalg.eig(embeddings.T @ embeddings)[1]
     z = [math.fsum(math.exp(float(c @ row)) for row in embeddings) for c in np.real(directions).T]
-    assert metrics.isotropy(embeddings.astype(np.float64), "eig_float32") == pytest.approx(min(z) / max(z), abs=0.6e-4)
+    assert metrics.isotropy(embeddings.astype(np.float64), "eig_float32") == pytest.approx(
+        min(z) / max(z), abs=0.6e-4
+    )
 
 
 def test_isotropy_of_the_authors_where_float32_ends():
@@ -196,7 +217,9 @@ def test_kappa_keeps_its_digits_for_small_values():
     embeddings = matrix(5, shift=0.0) * np.array([1.0, 1.0, 1.0, 1.0, 1e-9])
     singular = np.linalg.svd(embeddings, compute_uv=False)
     assert metrics.kappa(embeddings) == pytest.approx(100 * singular[-1] / singular[0], rel=1e-4)
-    assert metrics.kappa(embeddings[:, [0, 1, 2, 0]]) < 1e-12  # the root of the eigenvalue would be about 1e-6
+    assert (
+        metrics.kappa(embeddings[:, [0, 1, 2, 0]]) < 1e-12
+    )  # the root of the eigenvalue would be about 1e-6
 
 
 def test_correlations_with_log_probability():
@@ -207,11 +230,15 @@ def test_correlations_with_log_probability():
     lengths = [math.sqrt(math.fsum(x * x for x in row)) for row in embeddings]
     towards_mean = [float(np.dot(row, embeddings.mean(axis=0))) for row in embeddings]
     found = metrics.embedding_metrics(embeddings, counts, "both_signs")
-    assert found["rho"] == pytest.approx(scipy.stats.pearsonr(lengths, log_probability).statistic, abs=1e-12)
+    assert found["rho"] == pytest.approx(
+        scipy.stats.pearsonr(lengths, log_probability).statistic, abs=1e-12
+    )
     assert found["mean_projection_correlation"] == pytest.approx(
         scipy.stats.pearsonr(towards_mean, log_probability).statistic, abs=1e-12
     )
-    np.testing.assert_allclose(metrics.log_unigram_probability(counts, 40), log_probability, rtol=1e-14)
+    np.testing.assert_allclose(
+        metrics.log_unigram_probability(counts, 40), log_probability, rtol=1e-14
+    )
 
 
 def test_all_metrics_are_those_of_the_single_functions():
@@ -230,12 +257,17 @@ def test_all_metrics_are_those_of_the_single_functions():
 def test_degenerate_matrices():
     zero = metrics.embedding_metrics(np.zeros((4, 3)), np.ones(4, dtype=np.int64), "both_signs")
     assert (zero["isotropy"], zero["mean_norm"], zero["mean_length"]) == (1.0, 0.0, 0.0)
-    assert all(math.isnan(zero[name]) for name in ("mean_norm_ratio", "kappa", "rho", "mean_projection_correlation"))
+    assert all(
+        math.isnan(zero[name])
+        for name in ("mean_norm_ratio", "kappa", "rho", "mean_projection_correlation")
+    )
 
     row = np.array([[0.3, -0.4]])  # Z is exp(+-0.5) along it and 1 across
     one = metrics.embedding_metrics(row, np.array([9]), "both_signs")
     assert one["isotropy"] == pytest.approx(math.exp(-1.0), rel=1e-14)
-    assert (one["mean_norm"], one["mean_norm_ratio"], one["kappa"]) == pytest.approx((0.5, 1.0, 100.0), rel=1e-14)
+    assert (one["mean_norm"], one["mean_norm_ratio"], one["kappa"]) == pytest.approx(
+        (0.5, 1.0, 100.0), rel=1e-14
+    )
     assert math.isnan(one["rho"])
 
     with_zero_row = np.vstack([matrix(8), np.zeros(5)])
@@ -260,7 +292,9 @@ def test_subtract_mean():
     embeddings = matrix(10)
     centered = subtract_mean(embeddings)
     np.testing.assert_allclose(centered.mean(axis=0), 0, atol=1e-15)
-    np.testing.assert_allclose(centered[3] - centered[11], embeddings[3] - embeddings[11], atol=1e-15)
+    np.testing.assert_allclose(
+        centered[3] - centered[11], embeddings[3] - embeddings[11], atol=1e-15
+    )
 
 
 def test_subtract_scaled_mean_in_plain_words(monkeypatch):
@@ -269,7 +303,10 @@ def test_subtract_scaled_mean_in_plain_words(monkeypatch):
     before = embeddings.copy()
     directions = [row / math.sqrt(math.fsum(row * row)) for row in embeddings[:-1]]
     mean = [math.fsum(column) / 40 for column in zip(*directions, strict=True)]
-    expected = [[x - math.sqrt(math.fsum(row * row)) * m for x, m in zip(row, mean, strict=True)] for row in embeddings]
+    expected = [
+        [x - math.sqrt(math.fsum(row * row)) * m for x, m in zip(row, mean, strict=True)]
+        for row in embeddings
+    ]
     np.testing.assert_allclose(subtract_scaled_mean(embeddings), expected, atol=1e-14)
     np.testing.assert_array_equal(embeddings, before)
     np.testing.assert_array_equal(subtract_scaled_mean(np.zeros((3, 2))), np.zeros((3, 2)))
@@ -285,7 +322,8 @@ def test_in_place_is_the_same():
 
 @pytest.mark.parametrize(("n_rows", "width", "n_removed"), [(40, 5, 1), (40, 5, 3), (5000, 250, 2)])
 def test_all_but_the_top(n_rows, width, n_removed):
-    """Mu & Viswanath remove D/100 directions; several blocks of rows, and also where D/100 is below 1."""
+    """Mu & Viswanath remove D/100 directions; several blocks of rows, and also where D/100 is below
+    1."""
     assert (top_directions(5), top_directions(250), top_directions(2048)) == (1, 2, 20)
     embeddings = matrix(11, n_rows=n_rows, width=width)
     centered = embeddings - embeddings.mean(axis=0)

@@ -11,7 +11,9 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_example_of_the_readme(tmp_path, monkeypatch, capsys):
-    np.save(tmp_path / "matrix.npy", np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32))
+    np.save(
+        tmp_path / "matrix.npy", np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    )
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     exec(compile(block, "README.md", "exec"), {})
@@ -21,5 +23,7 @@ def test_the_example_of_the_readme(tmp_path, monkeypatch, capsys):
 
 def test_the_readme_defines_every_metric():
     table = README.split("| metric | definition |", 1)[1].split("\n\n", 1)[0]
-    first_column = "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
+    first_column = "".join(
+        line.split("|")[1] for line in table.splitlines() if line.startswith("|")
+    )
     assert set(re.findall(r"`(\w+)`", first_column)) == {*METRICS, "r_bar"}

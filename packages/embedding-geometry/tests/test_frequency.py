@@ -16,7 +16,9 @@ def test_rows_are_kept_in_their_order_across_blocks(kept, monkeypatch):
     monkeypatch.setattr(frequency, "_ROWS", 7)
     rng = np.random.default_rng(0)
     embeddings = rng.normal(size=(50, 3))
-    mask = {"all": np.ones(50, bool), "none": np.zeros(50, bool), "some": rng.random(50) < 0.4}[kept]
+    mask = {"all": np.ones(50, bool), "none": np.zeros(50, bool), "some": rng.random(50) < 0.4}[
+        kept
+    ]
     expected = embeddings[mask].copy()
     found = keep_rows(embeddings, mask)
     np.testing.assert_array_equal(found, expected)
@@ -42,7 +44,9 @@ def test_the_curve_against_loops():
         sd = math.sqrt(math.fsum((norm - mean) ** 2 for norm in norms) / len(norms))
         assert curve["sd_norm"][place] == pytest.approx(sd, rel=1e-9, abs=1e-15)
         if index >= 0:
-            geometric = math.exp(math.fsum(math.log(count) for count, _ in bins[index]) / len(norms))
+            geometric = math.exp(
+                math.fsum(math.log(count) for count, _ in bins[index]) / len(norms)
+            )
             assert curve["count"][place] == pytest.approx(geometric, rel=1e-12)
     assert curve["count"][0] == 0.0
     assert curve["count"] == sorted(curve["count"])

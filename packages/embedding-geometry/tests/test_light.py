@@ -6,8 +6,20 @@ import sys
 
 import embedding_geometry
 
-MODULES = [f"embedding_geometry.{found.name}" for found in pkgutil.iter_modules(embedding_geometry.__path__)]
-FOREIGN = ("torch", "transformers", "scipy", "pandas", "pydantic", "mlflow", "snakemake", "coupled_adam_bench")
+MODULES = [
+    f"embedding_geometry.{found.name}"
+    for found in pkgutil.iter_modules(embedding_geometry.__path__)
+]
+FOREIGN = (
+    "torch",
+    "transformers",
+    "scipy",
+    "pandas",
+    "pydantic",
+    "mlflow",
+    "snakemake",
+    "coupled_adam_bench",
+)
 LIGHT = ("rows", "word_lists", "json_file", "table", "command")
 """Modules that a plan or a command line may import: without numpy and tokenizers."""
 
@@ -28,4 +40,7 @@ def test_no_module_loads_what_is_not_required():
 
 
 def test_light_modules_load_no_library():
-    assert loaded([f"embedding_geometry.{name}" for name in LIGHT], (*FOREIGN, "numpy", "tokenizers")) == ""
+    assert (
+        loaded([f"embedding_geometry.{name}" for name in LIGHT], (*FOREIGN, "numpy", "tokenizers"))
+        == ""
+    )

@@ -38,44 +38,58 @@ def test_the_matrices_of_each_family(saved, family):
         {} if tied else {"head": model.get_output_embeddings().weight}
     )
     assert found.matrices.tied == tied
-    assert found.to_json()["tensors"] == {"embeddings": name} | ({} if tied else {"head": head_name})
+    assert found.to_json()["tensors"] == {"embeddings": name} | (
+        {} if tied else {"head": head_name}
+    )
     assert set(found.detail) == set(matrices)
     for task, weight in matrices.items():
         matrix = weight.detach().double().numpy()
         expected = embedding_metrics(matrix, None, "both_signs")
-        assert {metric: found.value(task, metric) for metric in expected} == pytest.approx(expected, rel=1e-12)
+        assert {metric: found.value(task, metric) for metric in expected} == pytest.approx(
+            expected, rel=1e-12
+        )
         assert found.value(task, "rho") is None
         assert found.detail[task]["shape"] == list(matrix.shape)
         np.testing.assert_allclose(
-            found.detail[task]["singular_values"], np.linalg.svd(matrix, compute_uv=False), rtol=1e-9
+            found.detail[task]["singular_values"],
+            np.linalg.svd(matrix, compute_uv=False),
+            rtol=1e-9,
         )
 
 
 def test_word_similarity_with_the_model_s_own_tokenizer(saved, pairs_file):
     lists = read_word_lists(pairs_file, Path())
     found = measured(saved("gpt2"), lists)
-    kept = single_token_pairs("own", lists.sets["own"], byte_level(), word_level=False, leading_space=True)
+    kept = single_token_pairs(
+        "own", lists.sets["own"], byte_level(), word_level=False, leading_space=True
+    )
     assert (kept.n_pairs, kept.n_read) == (28, 36)
     matrix = build("gpt2").get_input_embeddings().weight.detach().double().numpy()
     for metric, value in set_correlations(matrix, kept).items():
         assert found.value("own", metric) == pytest.approx(value, rel=1e-12)
     assert found.value("own_subwords", "coverage") == 1.0
-    assert found.value("word_similarity", "r_bar") == pytest.approx(100 * found.value("own", "pearson_cosine"))
+    assert found.value("word_similarity", "r_bar") == pytest.approx(
+        100 * found.value("own", "pearson_cosine")
+    )
 
 
 def test_models_are_compared_over_the_pairs_that_all_of_them_have(saved, pairs_file, tmp_path):
     other = shutil.copytree(saved("llama"), tmp_path / "other")
     vocabulary = {f" {word}": number for number, word in enumerate(WORDS[2:], 1)} | {"[UNK]": 0}
-    Tokenizer(models.WordLevel({word.strip(): n for word, n in vocabulary.items()}, unk_token="[UNK]")).save(
-        str(other / "tokenizer.json")
-    )
+    Tokenizer(
+        models.WordLevel({word.strip(): n for word, n in vocabulary.items()}, unk_token="[UNK]")
+    ).save(str(other / "tokenizer.json"))
     lists = read_word_lists(pairs_file, Path())
     found, failed = compare.measure_models([str(saved("gpt2")), str(other)], lists, [])
     assert failed == 0
-    shared = {Pair(*pair) for pair in lists.sets["own"] if {pair.word1, pair.word2} <= set(WORDS[2:])}
+    shared = {
+        Pair(*pair) for pair in lists.sets["own"] if {pair.word1, pair.word2} <= set(WORDS[2:])
+    }
     for model in found:
         assert model.value("own_shared", "n_pairs") == len(shared) == 15
-    kept = single_token_pairs("own", [p for p in lists.sets["own"] if p in shared], byte_level(), False, True)
+    kept = single_token_pairs(
+        "own", [p for p in lists.sets["own"] if p in shared], byte_level(), False, True
+    )
     matrix = build("gpt2").get_input_embeddings().weight.detach().double().numpy()
     expected = set_correlations(matrix, kept)["spearman_dot"]
     assert found[0].value("own_shared", "spearman_dot") == pytest.approx(expected, rel=1e-12)
@@ -92,7 +106,9 @@ def test_counts_of_a_text(saved, tmp_path):
         counts[token] += 1
     np.testing.assert_array_equal(count_tokens([text], tokenizer, len(counts))[0], counts)
     matrix = build("gpt2").get_input_embeddings().weight.detach().double().numpy()
-    assert found.value("embeddings", "rho") == pytest.approx(embedding_metrics(matrix, counts, "both_signs")["rho"])
+    assert found.value("embeddings", "rho") == pytest.approx(
+        embedding_metrics(matrix, counts, "both_signs")["rho"]
+    )
     assert found.value("embeddings_unpadded", "n_rows") == len(counts) < N_ROWS
     assert found.value("embeddings_seen", "n_rows") == np.count_nonzero(counts)
     assert sum(found.detail["embeddings"]["norm_frequency"]["n_tokens"]) == N_ROWS
@@ -100,7 +116,8 @@ def test_counts_of_a_text(saved, tmp_path):
 
 @pytest.mark.fault(
     "evaluation",
-    "The text for `measure` has words that the model's tokenizer of words does not know, as on cells of the demo.",
+    "The text for `measure` has words that the model's tokenizer of words does not know, as on"
+    " cells of the demo.",
     "They are left out of the counts, and their number is said.",
 )
 def test_words_that_a_tokenizer_does_not_know(saved, tmp_path):
@@ -112,7 +129,10 @@ def test_words_that_a_tokenizer_does_not_know(saved, tmp_path):
     counts, n_unknown = count_tokens([tmp_path / "some.txt"], tokenizer, 2)
     assert (counts.tolist(), n_unknown) == ([2, 1], 5)
     found = measure_model(str(folder), NO_LISTS, [tmp_path / "some.txt"])
-    assert "--text: 5 words that the tokenizer does not know are left out of the counts" in found.undefined
+    assert (
+        "--text: 5 words that the tokenizer does not know are left out of the counts"
+        in found.undefined
+    )
     (tmp_path / "some.txt").write_text("nothing known\n")
     with pytest.raises(ValueError, match="no tokens of the model's tokenizer"):
         measure_model(str(folder), NO_LISTS, [tmp_path / "some.txt"])
@@ -122,7 +142,9 @@ def test_words_that_a_tokenizer_does_not_know(saved, tmp_path):
 def test_half_precision(saved, tmp_path, dtype):
     folder = shutil.copytree(saved("gpt2"), tmp_path / "half")
     weights = load_file(folder / "model.safetensors")
-    save_file({name: weight.to(dtype) for name, weight in weights.items()}, folder / "model.safetensors")
+    save_file(
+        {name: weight.to(dtype) for name, weight in weights.items()}, folder / "model.safetensors"
+    )
     found = measured(folder)
     matrix = weights["transformer.wte.weight"].to(dtype).double().numpy()
     expected = embedding_metrics(matrix, None, "both_signs")["isotropy"]
@@ -154,35 +176,68 @@ def test_files_are_read_in_the_order_of_transformers(saved, tmp_path):
     for file in (tmp_path / "old").glob("model-*"):
         shutil.copy(file, folder)
     shutil.copy(tmp_path / "old" / "model.safetensors.index.json", folder)
-    loaded = AutoModelForCausalLM.from_pretrained(folder).get_input_embeddings().weight.detach().double().numpy()
+    loaded = (
+        AutoModelForCausalLM.from_pretrained(folder)
+        .get_input_embeddings()
+        .weight.detach()
+        .double()
+        .numpy()
+    )
     np.testing.assert_array_equal(measured(folder).matrices.embeddings.read(), loaded)
-    assert measured(folder).value("embeddings", "isotropy") == measured(saved("gpt2")).value("embeddings", "isotropy")
+    assert measured(folder).value("embeddings", "isotropy") == measured(saved("gpt2")).value(
+        "embeddings", "isotropy"
+    )
     # What config.json names is read before all others.
     change_config(folder, transformers_weights="model.safetensors.index.json")
-    loaded = AutoModelForCausalLM.from_pretrained(folder).get_input_embeddings().weight.detach().double().numpy()
+    loaded = (
+        AutoModelForCausalLM.from_pretrained(folder)
+        .get_input_embeddings()
+        .weight.detach()
+        .double()
+        .numpy()
+    )
     np.testing.assert_array_equal(measured(folder).matrices.embeddings.read(), loaded)
     assert (loaded == 1.0).all()
 
 
 def test_a_tied_matrix_under_the_name_of_the_head(saved, tmp_path):
     folder = shutil.copytree(saved("gpt2"), tmp_path / "head")
-    change_weights(folder, lambda weights: weights.update({"lm_head.weight": weights.pop("transformer.wte.weight")}))
+    change_weights(
+        folder,
+        lambda weights: weights.update({"lm_head.weight": weights.pop("transformer.wte.weight")}),
+    )
     found = measured(folder)
     assert (found.matrices.tied, found.matrices.embeddings.name) == (True, "lm_head.weight")
-    assert found.value("embeddings", "isotropy") == measured(saved("gpt2")).value("embeddings", "isotropy")
+    assert found.value("embeddings", "isotropy") == measured(saved("gpt2")).value(
+        "embeddings", "isotropy"
+    )
 
 
-SOME_CLASSES = ("Gemma3ForConditionalGeneration", "NemotronHForCausalLM", "FuyuForCausalLM", "GPTNeoXForCausalLM")
+SOME_CLASSES = (
+    "Gemma3ForConditionalGeneration",
+    "NemotronHForCausalLM",
+    "FuyuForCausalLM",
+    "GPTNeoXForCausalLM",
+)
 
 
 @pytest.mark.parametrize(
     "name",
-    [*SOME_CLASSES, *(pytest.param(n, marks=pytest.mark.nightly) for n in language_models() if n not in SOME_CLASSES)],
+    [
+        *SOME_CLASSES,
+        *(
+            pytest.param(n, marks=pytest.mark.nightly)
+            for n in language_models()
+            if n not in SOME_CLASSES
+        ),
+    ],
 )
 def test_the_matrices_of_every_class_of_transformers(tmp_path, name):
     try:
         model = small_model(name)
-    except Exception as error:  # a configuration that cannot be made small by changing its sizes alone
+    except (
+        Exception
+    ) as error:  # a configuration that cannot be made small by changing its sizes alone
         assert name not in SOME_CLASSES
         pytest.skip(f"{type(error).__name__}: {error}"[:200])
     model.save_pretrained(tmp_path)
@@ -218,7 +273,10 @@ def test_a_tokenizer_that_cuts_pads_or_draws_is_used_without(saved, pairs_file, 
 def test_a_checkpoint_without_the_prefix_of_the_head(saved, tmp_path):
     folder = shutil.copytree(saved("gpt2"), tmp_path / "base")
     weights = load_file(folder / "model.safetensors")
-    save_file({name.removeprefix("transformer."): w for name, w in weights.items()}, folder / "model.safetensors")
+    save_file(
+        {name.removeprefix("transformer."): w for name, w in weights.items()},
+        folder / "model.safetensors",
+    )
     assert measured(folder).matrices.embeddings.name == "wte.weight"
 
 
@@ -239,7 +297,10 @@ def test_a_checkpoint_without_its_head_is_measured_and_says_so(saved, tmp_path):
     save_file(weights, folder / "model.safetensors")
     found = measured(folder)
     assert "head: the checkpoint has no output matrix" in found.undefined
-    assert found.value("head", "isotropy") is None and found.value("embeddings", "isotropy") is not None
+    assert (
+        found.value("head", "isotropy") is None
+        and found.value("embeddings", "isotropy") is not None
+    )
 
 
 def change_config(folder: Path, **values: object) -> None:
@@ -280,8 +341,11 @@ def link(folder: Path) -> None:
     (folder / "model.safetensors").symlink_to(elsewhere)
 
 
-def change_header(folder: Path, length: int | None = None, replace: bytes | None = None, **entry: object) -> None:
-    """Change what the file of weights says of the embedding, of the length of its header, or all of its header."""
+def change_header(
+    folder: Path, length: int | None = None, replace: bytes | None = None, **entry: object
+) -> None:
+    """Change what the file of weights says of the embedding, of the length of its header, or all of
+    its header."""
     file = folder / "model.safetensors"
     content = file.read_bytes()
     end = 8 + int.from_bytes(content[:8], "little")
@@ -296,48 +360,111 @@ DAMAGES = {
     "negative size": (lambda f: change_config(f, vocab_size=-4), "cannot be as config.json says"),
     "a size of words": (lambda f: change_config(f, n_embd="many"), "config.json"),
     "no heads": (lambda f: change_config(f, n_head=0), "cannot be as config.json says"),
-    "NaN": (lambda f: change_weights(f, set_nan), r"wte\.weight has a value that is not finite, first in row 57"),
-    "quantized": (lambda f: change_weights(f, quantize), "is stored as I8, not one of F64, F32, F16, BF16"),
-    "vocabulary": (lambda f: change_config(f, vocab_size=90), r"shape \(100, 16\), but config.json says \(90, 16\)"),
+    "NaN": (
+        lambda f: change_weights(f, set_nan),
+        r"wte\.weight has a value that is not finite, first in row 57",
+    ),
+    "quantized": (
+        lambda f: change_weights(f, quantize),
+        "is stored as I8, not one of F64, F32, F16, BF16",
+    ),
+    "vocabulary": (
+        lambda f: change_config(f, vocab_size=90),
+        r"shape \(100, 16\), but config.json says \(90, 16\)",
+    ),
     "no embedding": (
         lambda f: change_weights(f, lambda w: w.pop("transformer.wte.weight")),
         "no tensor transformer.wte",
     ),
-    "pickled": (pickle_only, "no model.safetensors .*; pytorch_model.bin can run code when it is read; save the model"),
-    "another kind": (lambda f: change_config(f, model_type="vit"), "ViTConfig is not of a causal or masked language"),
+    "pickled": (
+        pickle_only,
+        "no model.safetensors .*; pytorch_model.bin can run code when it is read; save the model",
+    ),
+    "another kind": (
+        lambda f: change_config(f, model_type="vit"),
+        "ViTConfig is not of a causal or masked language",
+    ),
     "own code": (
         lambda f: change_config(f, model_type="own", auto_map={"AutoConfig": "own.Config"}),
         "config.json cannot be used",
     ),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json cannot be used"),
     "cut off": (
-        lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-10]),
+        lambda f: (f / "model.safetensors").write_bytes(
+            (f / "model.safetensors").read_bytes()[:-10]
+        ),
         "not a whole file of safetensors",
     ),
-    "index": (lambda f: index_of(f, {}), r"index\.json is not an index of safetensors .*; fetch it again"),
+    "index": (
+        lambda f: index_of(f, {}),
+        r"index\.json is not an index of safetensors .*; fetch it again",
+    ),
     "index of a list": (lambda f: index_of(f, []), r"it holds a list, not an object"),
-    "index of numbers": (lambda f: index_of(f, {"weight_map": {"a": 1}}), "a name of a file is no text"),
-    "shard above": (lambda f: shard(f, "../../out.safetensors"), "out.safetensors' leads out of the folder of the"),
-    "shard elsewhere": (lambda f: shard(f, "/etc/passwd"), "'/etc/passwd' leads out of the folder of the model"),
+    "index of numbers": (
+        lambda f: index_of(f, {"weight_map": {"a": 1}}),
+        "a name of a file is no text",
+    ),
+    "shard above": (
+        lambda f: shard(f, "../../out.safetensors"),
+        "out.safetensors' leads out of the folder of the",
+    ),
+    "shard elsewhere": (
+        lambda f: shard(f, "/etc/passwd"),
+        "'/etc/passwd' leads out of the folder of the model",
+    ),
     "shard of another": (lambda f: shard(f, "config.json"), "not a whole file of safetensors"),
     "link": (link, "'model.safetensors' leads out of the folder of the model; put the file into"),
-    "config of a list": (lambda f: (f / "config.json").write_text("[]"), "it holds a list, not an object"),
-    "config of depth": (lambda f: (f / "config.json").write_text("[" * 10**5), "config.json cannot be used"),
-    "many layers": (lambda f: change_config(f, n_layer=10**9), "n_layer is 1000000000, and at most 1000000 can be"),
-    "more layers": (lambda f: change_config(f, n_layer=10**6), "more than 1,160 modules, far more than the weights"),
-    "many labels": (lambda f: change_config(f, num_labels=10**9), "num_labels is 1000000000, and at most"),
-    "header": (lambda f: change_header(f, length=2**62), r"its header of [0-9,]+ bytes cannot be in [0-9,]+ bytes"),
-    "short": (lambda f: (f / "model.safetensors").write_bytes(b"abc"), "not a whole file of safetensors"),
-    "rows": (lambda f: change_header(f, shape=[10**12, 16]), r"has 6,400 bytes, which is not \(1000000000000, 16\) of"),
-    "type": (lambda f: change_header(f, dtype="F64"), r"has 6,400 bytes, which is not \(100, 16\) of F64"),
-    "overlap": (lambda f: change_header(f, data_offsets=[0, 6400]), "is not behind the tensor before it"),
-    "no dictionary": (lambda f: change_header(f, replace=b"[1]"), "not a whole file of safetensors"),
+    "config of a list": (
+        lambda f: (f / "config.json").write_text("[]"),
+        "it holds a list, not an object",
+    ),
+    "config of depth": (
+        lambda f: (f / "config.json").write_text("[" * 10**5),
+        "config.json cannot be used",
+    ),
+    "many layers": (
+        lambda f: change_config(f, n_layer=10**9),
+        "n_layer is 1000000000, and at most 1000000 can be",
+    ),
+    "more layers": (
+        lambda f: change_config(f, n_layer=10**6),
+        "more than 1,160 modules, far more than the weights",
+    ),
+    "many labels": (
+        lambda f: change_config(f, num_labels=10**9),
+        "num_labels is 1000000000, and at most",
+    ),
+    "header": (
+        lambda f: change_header(f, length=2**62),
+        r"its header of [0-9,]+ bytes cannot be in [0-9,]+ bytes",
+    ),
+    "short": (
+        lambda f: (f / "model.safetensors").write_bytes(b"abc"),
+        "not a whole file of safetensors",
+    ),
+    "rows": (
+        lambda f: change_header(f, shape=[10**12, 16]),
+        r"has 6,400 bytes, which is not \(1000000000000, 16\) of",
+    ),
+    "type": (
+        lambda f: change_header(f, dtype="F64"),
+        r"has 6,400 bytes, which is not \(100, 16\) of F64",
+    ),
+    "overlap": (
+        lambda f: change_header(f, data_offsets=[0, 6400]),
+        "is not behind the tensor before it",
+    ),
+    "no dictionary": (
+        lambda f: change_header(f, replace=b"[1]"),
+        "not a whole file of safetensors",
+    ),
 }
 
 
 @pytest.mark.fault(
     "evaluation",
-    "a model that is measured has NaN weights, pickled weights only, code of its own, no embedding, or a damaged file",
+    "a model that is measured has NaN weights, pickled weights only, code of its own, no embedding,"
+    " or a damaged file",
     "it is refused with a sentence; other models of the command are measured",
 )
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -354,8 +481,8 @@ def test_models_that_cannot_be_measured_are_refused(saved, tmp_path, damage, cap
 
 @pytest.mark.fault(
     "evaluation",
-    "The tokenizer of a model that is measured has more tokens than its embedding has rows, cannot be read, or is not "
-    "there.",
+    "The tokenizer of a model that is measured has more tokens than its embedding has rows, cannot"
+    " be read, or is not there.",
     "Word similarity is missing with this reason, and the geometry is measured.",
 )
 @pytest.mark.parametrize("damage", ["larger", "broken", "none"])
@@ -372,7 +499,10 @@ def test_a_tokenizer_that_does_not_fit_is_a_marked_gap(saved, pairs_file, tmp_pa
     (reason,) = (reason for reason in found.undefined if reason.startswith("word similarity: "))
     expected = {"larger": "has 101 tokens, the embedding only 100 rows"}.get(damage, "can be read")
     assert expected in reason
-    assert found.value("word_similarity", "r_bar") is None and found.value("embeddings", "isotropy") is not None
+    assert (
+        found.value("word_similarity", "r_bar") is None
+        and found.value("embeddings", "isotropy") is not None
+    )
     assert reason in compare.table_of([found])
 
 
@@ -384,7 +514,10 @@ def test_a_tokenizer_that_does_not_fit_is_a_marked_gap(saved, pairs_file, tmp_pa
 def test_a_matrix_that_memory_cannot_hold(saved, monkeypatch):
     sizes = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": N_ROWS * 16 * 8 - 1}
     monkeypatch.setattr(stored.os, "sysconf", sizes.__getitem__)
-    with pytest.raises(ValueError, match=r"of the shape \(100, 16\) takes 0 GB in float64, and this machine has 0 GB"):
+    with pytest.raises(
+        ValueError,
+        match=r"of the shape \(100, 16\) takes 0 GB in float64, and this machine has 0 GB",
+    ):
         measured(saved("gpt2"))
 
 
@@ -414,7 +547,9 @@ def test_a_tokenizer_of_older_files(saved, pairs_file, tmp_path):
     folder = shutil.copytree(saved("gpt2"), tmp_path / "older")
     model = json.loads((folder / "tokenizer.json").read_text())["model"]
     (folder / "tokenizer.json").unlink()
-    (folder / "vocab.json").write_text(json.dumps(model["vocab"] | {"<|endoftext|>": len(model["vocab"])}))
+    (folder / "vocab.json").write_text(
+        json.dumps(model["vocab"] | {"<|endoftext|>": len(model["vocab"])})
+    )
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     lists = read_word_lists(pairs_file, Path())
@@ -426,7 +561,10 @@ def test_a_tokenizer_of_older_files(saved, pairs_file, tmp_path):
 def test_a_matrix_of_numpy(saved, pairs_file, tmp_path, capsys):
     matrix = build("gpt2").get_input_embeddings().weight.detach().numpy()
     np.save(tmp_path / "wte.npy", matrix)
-    lists, whole = read_word_lists(pairs_file, Path()), measured(saved("gpt2"), read_word_lists(pairs_file, Path()))
+    lists, whole = (
+        read_word_lists(pairs_file, Path()),
+        measured(saved("gpt2"), read_word_lists(pairs_file, Path())),
+    )
     alone = measured(tmp_path / "wte.npy", lists)
     assert alone.value("embeddings", "isotropy") == whole.value("embeddings", "isotropy")
     assert (alone.matrices.tied, alone.value("own", "n_pairs")) == (None, None)
@@ -437,7 +575,10 @@ def test_a_matrix_of_numpy(saved, pairs_file, tmp_path, capsys):
     assert main([str(tmp_path / "wte.npy"), "--tokenizer", str(saved("gpt2"))]) == 0
     assert "embeddings isotropy" in capsys.readouterr().out
     assert main([str(saved("gpt2")), "--tokenizer", str(saved("gpt2"))]) == 2
-    assert "--tokenizer: only for matrices in .npy files; a model has its own" in capsys.readouterr().err
+    assert (
+        "--tokenizer: only for matrices in .npy files; a model has its own"
+        in capsys.readouterr().err
+    )
 
 
 MATRICES = {
@@ -446,13 +587,17 @@ MATRICES = {
     "objects": (np.array([[1.0, None]], dtype=object), "not a whole file of numpy.save"),
     "a vector": (np.ones(5), r"has the shape \(5,\)"),
     "empty": (np.ones((0, 5)), r"has the shape \(0, 5\)"),
-    "NaN": (np.array([[1.0, 2.0], [math.nan, 1.0]]), "has a value that is not finite, first in row 1"),
+    "NaN": (
+        np.array([[1.0, 2.0], [math.nan, 1.0]]),
+        "has a value that is not finite, first in row 1",
+    ),
 }
 
 
 @pytest.mark.fault(
     "evaluation",
-    "A matrix of NumPy that is measured is not there, cut off, pickled, of no floats or of one dimension, or has NaN.",
+    "A matrix of NumPy that is measured is not there, cut off, pickled, of no floats or of one"
+    " dimension, or has NaN.",
     "It is refused with a sentence.",
 )
 @pytest.mark.parametrize("damage", MATRICES)
@@ -486,5 +631,7 @@ def test_each_note_is_said_once(saved, tmp_path):
     text = compare.table_of([measured(saved("gpt2")), measured(saved("opt")), measured(headless)])
     notes = [line for line in text.splitlines() if line.startswith("-  ")]
     assert len(set(notes)) == len(notes)
-    assert "-  rho, the curve and the rows of seen tokens: no counts of tokens; give --text" in notes
+    assert (
+        "-  rho, the curve and the rows of seen tokens: no counts of tokens; give --text" in notes
+    )
     assert "-  headless: head: the checkpoint has no output matrix" in notes

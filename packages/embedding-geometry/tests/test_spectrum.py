@@ -48,7 +48,9 @@ SLOW = {
     "effective_rank": slow_effective_rank,
     "participation_ratio": slow_participation_ratio,
 }
-TRAINED_LIKE = np.random.default_rng(5).normal(size=(60, 12)) * np.geomspace(1, 0.05, 12) * 0.1 + 0.2
+TRAINED_LIKE = (
+    np.random.default_rng(5).normal(size=(60, 12)) * np.geomspace(1, 0.05, 12) * 0.1 + 0.2
+)
 MATRICES = {
     "random": matrix(0),
     "a huge mean": matrix(1, shift=1e4),
@@ -75,7 +77,12 @@ def test_invariances(seed):
     rotation = np.linalg.qr(rng.normal(size=(5, 5)))[0]
     counts = np.arange(1, 41)
     first = embedding_metrics(embeddings, counts, "both_signs")
-    for changed in (embeddings @ rotation, -embeddings, rng.permutation(embeddings), 3.7 * embeddings):
+    for changed in (
+        embeddings @ rotation,
+        -embeddings,
+        rng.permutation(embeddings),
+        3.7 * embeddings,
+    ):
         found = embedding_metrics(changed, counts, "both_signs")
         for metric in SLOW:
             assert found[metric] == pytest.approx(first[metric], rel=1e-9, abs=1e-12)
@@ -137,7 +144,9 @@ def isotropy_of_all(embeddings: np.ndarray) -> float:
 def test_isotropy_is_that_of_all_directions(scale, shift):
     width = isotropies._COLUMNS + 30
     embeddings = scale * matrix(7, n_rows=800, width=width, shift=shift)
-    assert isotropies.isotropy(embeddings, "both_signs") == pytest.approx(isotropy_of_all(embeddings), rel=1e-9)
+    assert isotropies.isotropy(embeddings, "both_signs") == pytest.approx(
+        isotropy_of_all(embeddings), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-160, 1e-6, 0.02, 0.1, 1.0, 4.0, 100.0])
@@ -148,7 +157,9 @@ def test_the_bounds_by_moments_never_leave_out_the_extremes(scale, shift):
     directions = principal_directions(embeddings, product)
     kept = isotropies._within_moments(embeddings, directions, product, (embeddings**2).sum(axis=1))
     projections = embeddings @ directions
-    log_z = np.array([np.logaddexp.reduce(signed, axis=0) for signed in (projections, -projections)])
+    log_z = np.array(
+        [np.logaddexp.reduce(signed, axis=0) for signed in (projections, -projections)]
+    )
     assert kept[log_z.min(axis=0).argmin()] and kept[log_z.max(axis=0).argmax()]
 
 
@@ -159,10 +170,16 @@ def test_the_bounds_by_moments_leave_few_directions():
         scaled = scale * embeddings
         product = gram(scaled)
         squares = (scaled**2).sum(axis=1)
-        return int(isotropies._within_moments(scaled, principal_directions(scaled, product), product, squares).sum())
+        return int(
+            isotropies._within_moments(
+                scaled, principal_directions(scaled, product), product, squares
+            ).sum()
+        )
 
     assert n_kept(1.0) < 10
-    assert n_kept(1e-14) == n_kept(1e5) == isotropies._COLUMNS + 40  # where they are closer than float64 can tell
+    assert (
+        n_kept(1e-14) == n_kept(1e5) == isotropies._COLUMNS + 40
+    )  # where they are closer than float64 can tell
 
 
 @pytest.mark.parametrize("long_row", [1.0, 1e9])

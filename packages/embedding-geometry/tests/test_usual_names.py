@@ -25,7 +25,9 @@ def alone(monkeypatch):
     def hide() -> None:
         hidden = ("torch", "transformers")
         monkeypatch.setattr(
-            checkpoint, "find_spec", lambda name: None if name in hidden else importlib.util.find_spec(name)
+            checkpoint,
+            "find_spec",
+            lambda name: None if name in hidden else importlib.util.find_spec(name),
         )
 
     return hide
@@ -46,21 +48,38 @@ def test_the_matrices_of_each_family(saved, alone, family):
     found = find_matrices(open_place(str(saved(family))))
     assert_same(found, known)
     assert found.architecture == known.architecture
-    assert measure_model(str(saved(family)), WordLists({}, []), []).results == with_transformers.results
+    assert (
+        measure_model(str(saved(family)), WordLists({}, []), []).results
+        == with_transformers.results
+    )
 
 
-SOME_CLASSES = ("Gemma3ForCausalLM", "NemotronHForCausalLM", "CpmAntForCausalLM", "XLMWithLMHeadModel")
+SOME_CLASSES = (
+    "Gemma3ForCausalLM",
+    "NemotronHForCausalLM",
+    "CpmAntForCausalLM",
+    "XLMWithLMHeadModel",
+)
 
 
 @pytest.mark.parametrize(
     "name",
-    [*SOME_CLASSES, *(pytest.param(n, marks=pytest.mark.nightly) for n in language_models() if n not in SOME_CLASSES)],
+    [
+        *SOME_CLASSES,
+        *(
+            pytest.param(n, marks=pytest.mark.nightly)
+            for n in language_models()
+            if n not in SOME_CLASSES
+        ),
+    ],
 )
 def test_no_class_of_transformers_has_another_matrix_than_transformers_finds(tmp_path, alone, name):
     try:
         small_model(name).save_pretrained(tmp_path)
         known = find_matrices(open_place(str(tmp_path)))
-    except Exception as error:  # a configuration that cannot be made small, or a model that is not measured at all
+    except (
+        Exception
+    ) as error:  # a configuration that cannot be made small, or a model that is not measured at all
         pytest.skip(f"{type(error).__name__}: {error}"[:200])
     alone()
     try:
@@ -77,20 +96,25 @@ def test_a_name_that_leaves_a_doubt_is_refused(saved, tmp_path, alone):
     folder = shutil.copytree(saved("gpt2"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 101}))
-    with pytest.raises(ValueError, match="no stored tensor has a usual name of an input embedding; install torch"):
+    with pytest.raises(
+        ValueError, match="no stored tensor has a usual name of an input embedding; install torch"
+    ):
         find_matrices(open_place(str(folder)))
 
 
 @pytest.mark.fault(
     "evaluation",
-    "A model is measured without transformers, and its config.json is missing, no object, or names no file of weights.",
+    "A model is measured without transformers, and its config.json is missing, no object, or names"
+    " no file of weights.",
     "It is refused with a sentence, or the usual file is read.",
 )
 def test_a_configuration_that_is_damaged(saved, tmp_path, alone):
     alone()
     folder = shutil.copytree(saved("gpt2"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": 3, "architectures": 5}))
+    (folder / "config.json").write_text(
+        json.dumps(config | {"transformers_weights": 3, "architectures": 5})
+    )
     assert find_matrices(open_place(str(folder))).architecture == "not named"
     for text in ("[1]", "{", '{"n_layer": 1e99}'):
         (folder / "config.json").write_text(text)

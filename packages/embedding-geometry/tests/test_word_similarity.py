@@ -38,7 +38,10 @@ def write(tmp_path: Path, text: str) -> Path:
     ],
 )
 def test_read(tmp_path, text, spec):
-    assert read_pairs(write(tmp_path, text), spec) == [Pair("sun", "moon", 4.5), Pair("cat", "dog", 7.0)]
+    assert read_pairs(write(tmp_path, text), spec) == [
+        Pair("sun", "moon", 4.5),
+        Pair("cat", "dog", 7.0),
+    ]
 
 
 PUBLISHED = {
@@ -48,8 +51,14 @@ PUBLISHED = {
         "simlex999",
         "word1\tword2\tPOS\tSimLex999\tconc(w1)\r\nsun\tmoon\tN\t4.5\t2.72\r\ncat\tdog\tN\t7\t1.75\r\n",
     ),
-    "wordsim_similarity_goldstandard.txt": ("wordsim353-similarity", "sun\tmoon\t4.5\ncat\tdog\t7.00\n"),
-    "wordsim_relatedness_goldstandard.txt": ("wordsim353-relatedness", "sun\tmoon\t4.5\ncat\tdog\t7.00\n"),
+    "wordsim_similarity_goldstandard.txt": (
+        "wordsim353-similarity",
+        "sun\tmoon\t4.5\ncat\tdog\t7.00\n",
+    ),
+    "wordsim_relatedness_goldstandard.txt": (
+        "wordsim353-relatedness",
+        "sun\tmoon\t4.5\ncat\tdog\t7.00\n",
+    ),
     "My list (v2).txt": ("My-list-v2", "sun moon 4.5\ncat dog 7\n"),
 }
 """The name of the set, and two pairs in the form in which the authors publish theirs."""
@@ -99,24 +108,37 @@ def byte_level_tokenizer() -> Tokenizer:
     letters = sorted({letter for word in words for letter in word})
     merges = [(word[:end], word[end]) for word in words for end in range(1, len(word))]
     symbols = dict.fromkeys([*letters, *(a + b for a, b in merges)])
-    tokenizer = Tokenizer(models.BPE({symbol: index for index, symbol in enumerate(symbols)}, merges))
+    tokenizer = Tokenizer(
+        models.BPE({symbol: index for index, symbol in enumerate(symbols)}, merges)
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return tokenizer
 
 
 def test_subword_tokens_are_those_behind_a_space_if_there_is_one():
     tokenizer = byte_level_tokenizer()
-    pairs = [Pair("sun", "moon", 1.0), Pair("sun", "cat", 2.0), Pair("dog", "sun", 3.0), Pair("cat", "cat", 4.0)]
+    pairs = [
+        Pair("sun", "moon", 1.0),
+        Pair("sun", "cat", 2.0),
+        Pair("dog", "sun", 3.0),
+        Pair("cat", "cat", 4.0),
+    ]
     kept = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=True)
     ids = {word: tokenizer.token_to_id(f"Ġ{word}") for word in ("sun", "moon", "dog")}
     assert tokens_of(kept) == [[ids["sun"], ids["moon"]], [ids["dog"], ids["sun"]]]
     assert (kept.ratings.tolist(), kept.n_read) == ([1.0, 3.0], 4)
     bare = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=False)
     assert tokens_of(bare) == [[tokenizer.token_to_id("cat")] * 2]
-    spaced = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁sun", -1.0), ("▁moon", -1.0), ("▁", -2.0)], unk_id=0))
-    spaced.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")  # adds the space itself
+    spaced = Tokenizer(
+        models.Unigram([("<unk>", 0.0), ("▁sun", -1.0), ("▁moon", -1.0), ("▁", -2.0)], unk_id=0)
+    )
+    spaced.pre_tokenizer = pre_tokenizers.Metaspace(
+        prepend_scheme="always"
+    )  # adds the space itself
     for leading_space in (True, False):
-        kept = single_token_pairs("s", pairs[:1], spaced, word_level=False, leading_space=leading_space)
+        kept = single_token_pairs(
+            "s", pairs[:1], spaced, word_level=False, leading_space=leading_space
+        )
         assert tokens_of(kept) == [[1, 2]]
 
 
@@ -145,17 +167,31 @@ def test_correlations_against_plain_loops_and_scipy():
     embeddings = np.random.default_rng(1).normal(0.2, 1.0, (20, 6))
     pairs, kept = some_pairs()
     dots = [
-        sum(float(x * y) for x, y in zip(embeddings[int(p.word1[1:])], embeddings[int(p.word2[1:])], strict=True))
+        sum(
+            float(x * y)
+            for x, y in zip(embeddings[int(p.word1[1:])], embeddings[int(p.word2[1:])], strict=True)
+        )
         for p in pairs
     ]
     lengths = [math.sqrt(sum(float(x) ** 2 for x in row)) for row in embeddings]
-    cosines = [dot / lengths[int(p.word1[1:])] / lengths[int(p.word2[1:])] for dot, p in zip(dots, pairs, strict=True)]
+    cosines = [
+        dot / lengths[int(p.word1[1:])] / lengths[int(p.word2[1:])]
+        for dot, p in zip(dots, pairs, strict=True)
+    ]
     ratings = [p.rating for p in pairs]
     found = set_correlations(embeddings, kept)
-    assert found["pearson_cosine"] == pytest.approx(scipy.stats.pearsonr(cosines, ratings).statistic, abs=1e-12)
-    assert found["spearman_cosine"] == pytest.approx(scipy.stats.spearmanr(cosines, ratings).statistic, abs=1e-12)
-    assert found["pearson_dot"] == pytest.approx(scipy.stats.pearsonr(dots, ratings).statistic, abs=1e-12)
-    assert found["spearman_dot"] == pytest.approx(scipy.stats.spearmanr(dots, ratings).statistic, abs=1e-12)
+    assert found["pearson_cosine"] == pytest.approx(
+        scipy.stats.pearsonr(cosines, ratings).statistic, abs=1e-12
+    )
+    assert found["spearman_cosine"] == pytest.approx(
+        scipy.stats.spearmanr(cosines, ratings).statistic, abs=1e-12
+    )
+    assert found["pearson_dot"] == pytest.approx(
+        scipy.stats.pearsonr(dots, ratings).statistic, abs=1e-12
+    )
+    assert found["spearman_dot"] == pytest.approx(
+        scipy.stats.spearmanr(dots, ratings).statistic, abs=1e-12
+    )
     assert list(found) == ["pearson_cosine", "spearman_cosine", "pearson_dot", "spearman_dot"]
     scaled = set_correlations(embeddings * np.linspace(1, 9, 20)[:, None], kept)
     assert scaled["pearson_cosine"] == pytest.approx(found["pearson_cosine"], abs=1e-12)
@@ -168,10 +204,15 @@ def test_a_word_is_the_mean_of_its_pieces():
     assert (kept.n_pairs, kept.coverage, kept.places.tolist()) == (3, 1.0, [0, 1, 2])
     rng = np.random.default_rng(0)
     embeddings = rng.normal(size=(tokenizer.get_vocab_size(), 4))
-    for pair, (first, second) in zip(pairs, word_vectors(embeddings, kept)[kept.words], strict=True):
+    for pair, (first, second) in zip(
+        pairs, word_vectors(embeddings, kept)[kept.words], strict=True
+    ):
         for word, vector in ((pair.word1, first), (pair.word2, second)):
             ids = tokenizer.encode(f" {word}").ids
-            mean = [math.fsum(column) / len(ids) for column in zip(*embeddings[ids].tolist(), strict=True)]
+            mean = [
+                math.fsum(column) / len(ids)
+                for column in zip(*embeddings[ids].tolist(), strict=True)
+            ]
             np.testing.assert_allclose(vector, mean, rtol=1e-14)
     single = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=True)
     assert single.places.tolist() == [0]
@@ -179,14 +220,23 @@ def test_a_word_is_the_mean_of_its_pieces():
 
 
 def test_a_word_with_an_unknown_part_is_no_word():
-    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "sun": 1, "moon": 2, "##s": 3}, unk_token="[UNK]"))
-    pairs = [Pair("sun", "moon", 1.0), Pair("suns", "moon", 2.0), Pair("sun", "xyz", 3.0), Pair("qq", "zz", 4.0)]
+    tokenizer = Tokenizer(
+        models.WordPiece({"[UNK]": 0, "sun": 1, "moon": 2, "##s": 3}, unk_token="[UNK]")
+    )
+    pairs = [
+        Pair("sun", "moon", 1.0),
+        Pair("suns", "moon", 2.0),
+        Pair("sun", "xyz", 3.0),
+        Pair("qq", "zz", 4.0),
+    ]
     single = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=False)
     assert (single.places.tolist(), single.n_read, single.coverage) == ([0], 4, 0.25)
     subwords = subword_pairs("s", pairs, tokenizer, word_level=False, leading_space=False)
     assert subwords.places.tolist() == [0, 1]
     unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("sun", -1.0), ("moon", -1.0)], unk_id=0))
-    assert subword_pairs("s", pairs, unigram, word_level=False, leading_space=False).places.tolist() == [0]
+    assert subword_pairs(
+        "s", pairs, unigram, word_level=False, leading_space=False
+    ).places.tolist() == [0]
 
 
 def test_intervals_are_of_the_pairs_and_always_the_same():
@@ -195,12 +245,26 @@ def test_intervals_are_of_the_pairs_and_always_the_same():
     correlations = set_correlations(embeddings, kept)
     rows, reasons = rows_of(embeddings, [kept, replace(kept, name="again")])
     for name, value in correlations.items():
-        assert -1 <= rows["s", f"{name}_low"] < value == rows["s", name] < rows["s", f"{name}_high"] <= 1
-        assert rows["s", f"{name}_low"] != rows["again", f"{name}_low"]  # each set has resamples of its own
+        assert (
+            -1
+            <= rows["s", f"{name}_low"]
+            < value
+            == rows["s", name]
+            < rows["s", f"{name}_high"]
+            <= 1
+        )
+        assert (
+            rows["s", f"{name}_low"] != rows["again", f"{name}_low"]
+        )  # each set has resamples of its own
     r_bar = [rows["word_similarity", f"r_bar{end}"] for end in ("_low", "", "_high")]
     assert r_bar[1] == pytest.approx(100 * correlations["pearson_cosine"], rel=1e-14)
-    assert 100 * rows["s", "pearson_cosine_low"] < r_bar[0] < r_bar[1] < r_bar[2]  # of two sets it is narrower
-    assert rows_of(embeddings, [kept, replace(kept, name="again")]) == (rows, reasons) and reasons == []
+    assert (
+        100 * rows["s", "pearson_cosine_low"] < r_bar[0] < r_bar[1] < r_bar[2]
+    )  # of two sets it is narrower
+    assert (
+        rows_of(embeddings, [kept, replace(kept, name="again")]) == (rows, reasons)
+        and reasons == []
+    )
     assert (rows["s", "n_pairs"], rows["s", "coverage"]) == (30, 1.0)
 
 
@@ -214,7 +278,11 @@ def test_too_few_pairs_are_nan_with_a_reason(n_pairs):
     pairs, _ = some_pairs()
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(20)}))
     kept = single_token_pairs(
-        "s", [*pairs[:n_pairs], Pair("no", "such", 1.0)], tokenizer, word_level=True, leading_space=True
+        "s",
+        [*pairs[:n_pairs], Pair("no", "such", 1.0)],
+        tokenizer,
+        word_level=True,
+        leading_space=True,
     )
     rows, reasons = rows_of(np.random.default_rng(1).normal(size=(20, 6)), [kept])
     assert rows["s", "n_pairs"] == n_pairs
@@ -223,7 +291,8 @@ def test_too_few_pairs_are_nan_with_a_reason(n_pairs):
 
 
 @pytest.mark.parametrize(
-    "change", [lambda e: e * 0 + 1, lambda e: e * (np.arange(20) > 3)[:, None], lambda e: e * np.nan]
+    "change",
+    [lambda e: e * 0 + 1, lambda e: e * (np.arange(20) > 3)[:, None], lambda e: e * np.nan],
 )
 def test_undefined_similarities_are_nan_with_a_reason(change):
     _, kept = some_pairs()
@@ -233,7 +302,9 @@ def test_undefined_similarities_are_nan_with_a_reason(change):
 
 
 @pytest.mark.fault(
-    "evaluation", "a study has no word-similarity sets", "r-bar is missing with this reason, and all else is measured"
+    "evaluation",
+    "a study has no word-similarity sets",
+    "r-bar is missing with this reason, and all else is measured",
 )
 def test_no_sets_are_nan_with_a_reason():
     rows, reasons = rows_of(np.random.default_rng(1).normal(size=(20, 6)), [])

@@ -1,4 +1,5 @@
-"""``python -m coupled_adam_bench STAGE``: one subcommand per stage, what the rules of the workflow call."""
+"""``python -m coupled_adam_bench STAGE``: one subcommand per stage, what the rules of the workflow
+call."""
 
 import argparse
 import sys
@@ -11,8 +12,9 @@ from coupled_adam_bench.cli.gpu_leases import leased_gpus
 from coupled_adam_bench.store import paths
 
 DESCRIPTION = (
-    "Studies are run by snakemake in a clone of the repository, since the package alone has no Snakefile, rules and "
-    "templates. Each command here is one stage of a study, which a rule calls; measure takes any model."
+    "Studies are run by snakemake in a clone of the repository, since the package alone has no"
+    " Snakefile, rules and templates. Each command here is one stage of a study, which a rule"
+    " calls; measure takes any model."
 )
 
 
@@ -20,7 +22,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     top = argparse.ArgumentParser(prog="coupled-adam-bench", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    stages = top.add_subparsers(title="stages", metavar="STAGE", required=True, parser_class=Command)
+    stages = top.add_subparsers(
+        title="stages", metavar="STAGE", required=True, parser_class=Command
+    )
 
     def stage(name: str, handler: Handler, summary: str, plan: bool = True) -> Command:
         sub: Command = stages.add_parser(name, help=summary, description=summary)
@@ -35,7 +39,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one stage and return its exit status; 2 for what the user can mend, with one message and no traceback."""
+    """Run one stage and return its exit status; 2 for what the user can mend, with one message and
+    no traceback."""
     arguments = parser().parse_args(argv)
     handler: Handler = arguments.handler
     try:

@@ -1,4 +1,5 @@
-"""What a user typed behind ``snakemake``, and what Snakemake would drop of it or take for something else."""
+"""What a user typed behind ``snakemake``, and what Snakemake would drop of it or take for something
+else."""
 
 import argparse
 import shlex
@@ -11,17 +12,20 @@ from coupled_adam_bench.study.config.reading import NestingError, read_study_fil
 
 
 def check_studies(arguments: list[str]) -> None:
-    """Raise ``ValueError`` for what stands behind ``--configfile`` and is no file, such as a target.
+    """Raise ``ValueError`` for what stands behind ``--configfile`` and is no file, such as a
+    target.
 
-    A file that contains itself, or has thousands of levels, is refused too, since Snakemake cannot read it. All else
-    about a study is found by the workflow.
+    A file that contains itself, or has thousands of levels, is refused too, since Snakemake cannot
+    read it. All else about a study is found by the workflow.
     """
     for option in {"--configfile", "--configfiles"} & {*arguments}:
-        for name in takewhile(lambda word: word[:1] != "-", arguments[arguments.index(option) + 1 :]):
+        for name in takewhile(
+            lambda word: word[:1] != "-", arguments[arguments.index(option) + 1 :]
+        ):
             if not Path(name).exists():
                 raise ValueError(
-                    f"{name}: no such file. Snakemake takes all that follows {option} for studies, so targets stand "
-                    f"first: snakemake TARGET --cores all {option} STUDY"
+                    f"{name}: no such file. Snakemake takes all that follows {option} for studies,"
+                    f" so targets stand first: snakemake TARGET --cores all {option} STUDY"
                 )
             try:
                 read_study_file(Path(name))
@@ -32,10 +36,11 @@ def check_studies(arguments: list[str]) -> None:
 
 
 def check_given_once(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
-    """Raise ``ValueError`` for each option with a list of values that is given twice, with what to type instead.
+    """Raise ``ValueError`` for each option with a list of values that is given twice, with what to
+    type instead.
 
-    ``parser`` is Snakemake's, which keeps the last list alone and says nothing. Of a key that stands twice in one
-    list, such as ``study=a study=b``, it keeps the last value.
+    ``parser`` is Snakemake's, which keeps the last list alone and says nothing. Of a key that
+    stands twice in one list, such as ``study=a study=b``, it keeps the last value.
     """
     # The same options, but these keep every list that they are given.
     keeping = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

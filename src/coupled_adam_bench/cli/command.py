@@ -1,6 +1,7 @@
 """What the commands share: how one is declared, and the options that several of them have.
 
-Modules with commands import a study's settings in their functions, so that ``--help`` needs no package of the pipeline.
+Modules with commands import a study's settings in their functions, so that ``--help`` needs no
+package of the pipeline.
 """
 
 import argparse
@@ -30,28 +31,39 @@ class Command(argparse.ArgumentParser):
 
     def add_templates(self) -> None:
         """Add the folder of the templates."""
-        self.add_argument("--templates", type=_templates, default="templates", help="default: %(default)s")
+        self.add_argument(
+            "--templates", type=_templates, default="templates", help="default: %(default)s"
+        )
 
     def add_device(self) -> None:
         """Add the device on which torch computes."""
-        what = "default: a GPU if the study has one (execution.gpus), or for a model of yours if there is one"
+        what = (
+            "default: a GPU if the study has one (execution.gpus), or for a model of yours if there"
+            " is one"
+        )
         self.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help=what)
 
     def add_leases(self) -> None:
         """Add the number of GPUs that this job has for itself."""
         self.add_argument(
-            "--lease-gpus", type=int, default=0, help="use so many GPUs of the machine, and no other job's"
+            "--lease-gpus",
+            type=int,
+            default=0,
+            help="use so many GPUs of the machine, and no other job's",
         )
 
     def add_requeue(self) -> None:
         """Add the way back into the queue of a cluster."""
         self.add_argument(
-            "--requeue", action="store_true", help="if stopped in a SLURM job, put it back into the queue"
+            "--requeue",
+            action="store_true",
+            help="if stopped in a SLURM job, put it back into the queue",
         )
 
 
 class AddCommand(Protocol):
-    """A function that adds a command to the command line; it has ``--plan`` unless ``plan`` is false."""
+    """A function that adds a command to the command line; it has ``--plan`` unless ``plan`` is
+    false."""
 
     def __call__(self, name: str, handler: Handler, summary: str, plan: bool = True) -> Command:
         """Return the command."""
@@ -60,7 +72,9 @@ class AddCommand(Protocol):
 
 def _templates(text: str) -> Path:
     if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"no folder {text!r}; a clone of the repository has it, where studies are run")
+        raise argparse.ArgumentTypeError(
+            f"no folder {text!r}; a clone of the repository has it, where studies are run"
+        )
     return Path(text)
 
 

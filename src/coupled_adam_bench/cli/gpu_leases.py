@@ -15,10 +15,12 @@ _POLL_SECONDS = 1.0
 
 @contextmanager
 def leased_gpus(count: int, folder: Path) -> Iterator[None]:
-    """Hide all GPUs but ``count`` that no other job has leased, from this process and those that it starts.
+    """Hide all GPUs but ``count`` that no other job has leased, from this process and those that it
+    starts.
 
-    Waits until so many are free. Locks in ``folder`` hold them, at most as long as this process lives. ``ValueError``
-    if there are fewer; of a machine that names no GPU at all, torch says later what is wrong.
+    Waits until so many are free. Locks in ``folder`` hold them, at most as long as this process
+    lives. ``ValueError`` if there are fewer; of a machine that names no GPU at all, torch says
+    later what is wrong.
     """
     gpus = visible_gpus()
     if count == 0 or not gpus:
@@ -26,8 +28,8 @@ def leased_gpus(count: int, folder: Path) -> Iterator[None]:
         return
     if len(gpus) < count:
         raise ValueError(
-            f"execution.gpus: {count}, but this machine shows {len(gpus)} ({', '.join(gpus)}); lower it, or let "
-            f"{VISIBLE} name more"
+            f"execution.gpus: {count}, but this machine shows {len(gpus)} ({', '.join(gpus)});"
+            f" lower it, or let {VISIBLE} name more"
         )
     with ExitStack() as held:
         while len(names := _lock(gpus, count, folder, held)) < count:

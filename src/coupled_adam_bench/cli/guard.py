@@ -1,8 +1,10 @@
-"""What a start of the workflow finds: locks of a killed run, files of the future, files that are not what was written.
+"""What a start of the workflow finds: locks of a killed run, files of the future, files that are
+not what was written.
 
-A study's files form a chain: token bins, trained cells, evaluations. Each link has checksums. Before jobs are planned,
-every link of the study is compared with them; what differs is set aside, so that the workflow makes it anew. The run of
-the workflow that does this has the lock of the study's folder: there is no other.
+A study's files form a chain: token bins, trained cells, evaluations. Each link has checksums.
+Before jobs are planned, every link of the study is compared with them; what differs is set aside,
+so that the workflow makes it anew. The run of the workflow that does this has the lock of the
+study's folder: there is no other.
 """
 
 import os
@@ -28,25 +30,35 @@ _MADE_ANEW = "it is made anew when a job needs it"
 
 
 def check_readable(folders: Iterable[Path]) -> None:
-    """Raise ``ValueError`` that names the first of ``folders``, parents first, that is away or may not be read."""
+    """Raise ``ValueError`` that names the first of ``folders``, parents first, that is away or may
+    not be read."""
     for folder in folders:
         if folder.is_symlink() and not folder.exists():
-            raise ValueError(f"{folder}: this is a link to a folder that is not there; mount that, or remove the link")
+            raise ValueError(
+                f"{folder}: this is a link to a folder that is not there; mount that, or remove the"
+                " link"
+            )
         if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
             raise ValueError(
-                f"{folder}: you may not read this folder. Where a group works in one results folder, its owner types "
-                f"`chmod -R g+rwX {paths.RESULTS}`, and each user types `umask 002` before a start"
+                f"{folder}: you may not read this folder. Where a group works in one results"
+                f" folder, its owner types `chmod -R g+rwX {paths.RESULTS}`, and each user types"
+                " `umask 002` before a start"
             )
 
 
 _OF_FILES = {
-    ".bin", ".csv", ".damaged", ".db", ".done", ".html", ".json", ".jsonl", ".lock", ".log", ".md", ".npy", ".npz",
-    ".pdf", ".safetensors", ".svg", ".tex", ".tsv", ".txt",
+    ".bin", ".csv", ".damaged", ".db", ".done", ".html", ".json", ".jsonl", ".lock", ".log", ".md",
+    ".npy", ".npz", ".pdf", ".safetensors", ".svg", ".tex", ".tsv", ".txt",
 }  # fmt: skip
 """The endings of our files, which no folder of ours has."""
 _OF_STUDY = ("data", "training", "evaluation", paths.TUNING, "logs", "tables", "figures", "report")
 _OF_RUN = ("checkpoints", "model", "evaluations")
-_KINDS = {stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 def _kind(path: Path) -> str:
@@ -57,7 +69,8 @@ def _kind(path: Path) -> str:
 
 
 def _no_files(folder: Path) -> Iterator[Path]:
-    """Yield what stands in a folder of ours in the place of a file and is none, without opening anything."""
+    """Yield what stands in a folder of ours in the place of a file and is none, without opening
+    anything."""
     try:
         entries = list(os.scandir(folder))
     except OSError:  # it is missing, no folder, or of somebody else
@@ -73,7 +86,8 @@ def _no_files(folder: Path) -> Iterator[Path]:
 
 
 def _misplaced(folder: Path, subfolders: Iterable[str] = ()) -> Iterator[Path]:
-    """Yield what stands where this folder, its subfolders or a file in them belongs, and is none."""
+    """Yield what stands where this folder, its subfolders or a file in them belongs, and is
+    none."""
     for path in (folder, *(folder / name for name in subfolders)):
         if os.path.lexists(path) and not path.is_dir():
             yield path
@@ -81,14 +95,23 @@ def _misplaced(folder: Path, subfolders: Iterable[str] = ()) -> Iterator[Path]:
 
 
 def check_places(plan: Plan) -> None:
-    """Raise ``ValueError`` that names whatever stands where a file or folder of a study belongs, and is none.
+    """Raise ``ValueError`` that names whatever stands where a file or folder of a study belongs,
+    and is none.
 
-    It may be a folder in the place of a file, a file in that of a folder, a link to nothing, a pipe or a socket. This
-    comes before anything there is read, since to open a pipe may take for ever.
+    It may be a folder in the place of a file, a file in that of a folder, a link to nothing, a pipe
+    or a socket. This comes before anything there is read, since to open a pipe may take for ever.
     """
     results, study_dir = paths.RESULTS, paths.study_dir(plan.name)
-    found = [file for file in (paths.MLFLOW_DB, results / IMPORT_LOCK) if os.path.lexists(file) and not file.is_file()]
-    for folder in (results, paths.RUNS, *{path.parent for path in map(paths.data_dir, plan.data_ids)}):
+    found = [
+        file
+        for file in (paths.MLFLOW_DB, results / IMPORT_LOCK)
+        if os.path.lexists(file) and not file.is_file()
+    ]
+    for folder in (
+        results,
+        paths.RUNS,
+        *{path.parent for path in map(paths.data_dir, plan.data_ids)},
+    ):
         found += [folder] if os.path.lexists(folder) and not folder.is_dir() else []
     found += _misplaced(paths.GPU_LEASES)
     found += _misplaced(study_dir, _OF_STUDY)
@@ -102,30 +125,36 @@ def check_places(plan: Plan) -> None:
     if found:
         places = [f"{path} ({_kind(path)})" for path in dict.fromkeys(found)]
         raise ValueError(
-            f"something else stands where a file or a folder of this study belongs: {first_of(places)}; move or remove "
-            "it, and start again"
+            "something else stands where a file or a folder of this study belongs:"
+            f" {first_of(places)}; move or remove it, and start again"
         )
 
 
 def remove_stale_locks(snakemake_dir: Path, study_dir: Path, left_by: str) -> str | None:
-    """Remove the locks that a killed run of Snakemake left on a study's files, and return a sentence that says so.
+    """Remove the locks that a killed run of Snakemake left on a study's files, and return a
+    sentence that says so.
 
-    Called by the process that holds the lock of the study's folder, so no other run of the study is alive.
-    ``left_by`` is what the run before wrote into it. Where that was on another machine, the file system may have locks
-    that end at the machine: Snakemake's stay, and the sentence says what to type.
+    Called by the process that holds the lock of the study's folder, so no other run of the study is
+    alive. ``left_by`` is what the run before wrote into it. Where that was on another machine, the
+    file system may have locks that end at the machine: Snakemake's stay, and the sentence says what
+    to type.
     """
-    stale = [file for file in (snakemake_dir / "locks").glob("*.lock") if f"{study_dir}/" in _text(file)]
+    stale = [
+        file for file in (snakemake_dir / "locks").glob("*.lock") if f"{study_dir}/" in _text(file)
+    ]
     if not stale:
         return None
     host = left_by.rpartition(" on ")[2]
     if host not in ("", os.uname().nodename):
         return (
-            f"{snakemake_dir / 'locks'}: locks of a run on {host}; if that run is no longer alive, remove them with "
-            "`snakemake --unlock` and start again"
+            f"{snakemake_dir / 'locks'}: locks of a run on {host}; if that run is no longer alive,"
+            " remove them with `snakemake --unlock` and start again"
         )
     for file in stale:
         file.unlink(missing_ok=True)
-    return f"{snakemake_dir / 'locks'}: an earlier run was killed and left its locks; they are removed"
+    return (
+        f"{snakemake_dir / 'locks'}: an earlier run was killed and left its locks; they are removed"
+    )
 
 
 def _text(path: Path) -> str:
@@ -136,18 +165,19 @@ def _text(path: Path) -> str:
 
 
 def outdated_report(study_dir: Path, made_for: str) -> Iterator[str]:
-    """Remove the marker of a report that was made from another plan, measured otherwise, or edited; yield a sentence.
+    """Remove the marker of a report that was made from another plan, measured otherwise, or edited;
+    yield a sentence.
 
-    The job then makes it anew. Snakemake notes plans in the working folder, and does not know what was run from
-    another one. The files stay until others are made.
+    The job then makes it anew. Snakemake notes plans in the working folder, and does not know what
+    was run from another one. The files stay until others are made.
     """
     before = made_before(study_dir)
     if before.edited or before.made_for != made_for:
         (study_dir / paths.REPORTED).unlink(missing_ok=True)
     if before.edited:
         yield (
-            f"{study_dir}: edited or damaged since the report was made: {first_of(before.edited)}; all of it is made "
-            f"anew, and what differs is kept as NAME{ASIDE}1"
+            f"{study_dir}: edited or damaged since the report was made: {first_of(before.edited)};"
+            f" all of it is made anew, and what differs is kept as NAME{ASIDE}1"
         )
 
 
@@ -173,7 +203,8 @@ def unmeasured(measurement: Measurement, cell_id: str) -> str | None:
 
 
 def set_aside_damage(jobs: Jobs) -> Iterator[str]:
-    """Remove the markers of jobs whose products are missing or damaged, so that they run again; yield sentences.
+    """Remove the markers of jobs whose products are missing or damaged, so that they run again;
+    yield sentences.
 
     Damaged data and choices of tunings are set aside.
     """
@@ -189,18 +220,27 @@ def set_aside_damage(jobs: Jobs) -> Iterator[str]:
                 yield f"{error}; kept as {move_aside(path).name} and made anew"
     for marker, problems in _products(jobs):
         if marker.exists() and (problem := next(filter(None, problems), None)):
-            marker.unlink(missing_ok=True)  # a start of another study with the same run may be faster
+            marker.unlink(
+                missing_ok=True
+            )  # a start of another study with the same run may be faster
             yield problem
 
 
 def _products(jobs: Jobs) -> Iterator[tuple[Path, Iterator[str | None]]]:
-    """Yield the markers of jobs, from the data to the evaluations, each with what is wrong with its products."""
+    """Yield the markers of jobs, from the data to the evaluations, each with what is wrong with its
+    products."""
     for data in jobs.plan.data_ids:
         meta = paths.data_dir(data) / META
-        yield jobs.prepared(data), iter([None if meta.is_file() else f"{meta}: no such file; {_MADE_ANEW}"])
+        yield (
+            jobs.prepared(data),
+            iter([None if meta.is_file() else f"{meta}: no such file; {_MADE_ANEW}"]),
+        )
     for job, cells in jobs.training.items():
         yield jobs.trained(job), (untrained(paths.run_dir(cell)) for cell in jobs.ids(cells))
     for batch, cells in jobs.evaluation.items():
         for (stage, study), measurement in jobs.measurements.items():
             if measurement is not None and study == jobs.plan.cells[cells[0]].study.name:
-                yield jobs.measured(batch, stage), (unmeasured(measurement, cell) for cell in jobs.ids(cells))
+                yield (
+                    jobs.measured(batch, stage),
+                    (unmeasured(measurement, cell) for cell in jobs.ids(cells)),
+                )

@@ -1,4 +1,5 @@
-"""The jobs of a study as the rules of the workflow name them: their cells, their files and their resources."""
+"""The jobs of a study as the rules of the workflow name them: their cells, their files and their
+resources."""
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,8 @@ Wildcards = Any
 Resource = Callable[..., Any]
 """A function that Snakemake calls with the wildcards of a job for a resource or a parameter."""
 Kind = Literal["prepare", "try_tasks", "train", "evaluate", "theory"]
-"""What jobs do, as far as their resources differ; the stage theory trains once more, in one process."""
+"""What jobs do, as far as their resources differ; the stage theory trains once more, in one
+process."""
 _THREADS: dict[Kind, str | None] = {
     "prepare": "data_threads",
     "try_tasks": None,
@@ -36,7 +38,8 @@ _THREADS: dict[Kind, str | None] = {
 
 
 class Jobs:
-    """The jobs of a plan. Those that train have one cell each, or several where starting takes longer than the work."""
+    """The jobs of a plan. Those that train have one cell each, or several where starting takes
+    longer than the work."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -46,7 +49,9 @@ class Jobs:
         self.training = {
             **self._batches("train_cells_per_job", plan.cells_of, "batch"),
             **self._batches(
-                "train_cells_per_job", lambda study: [cell for cell in tuning_cells if cell.study is study], "tuning"
+                "train_cells_per_job",
+                lambda study: [cell for cell in tuning_cells if cell.study is study],
+                "tuning",
             ),
         }
         """The cells of each job that trains."""
@@ -55,7 +60,9 @@ class Jobs:
         self.job_of = {cell: job for job, cells in self.training.items() for cell in cells}
         """The job that trains a cell."""
         self.branch_of = {
-            cell: (trunk, prefix.steps) for trunk in plan.trunks for cell, prefix in plan.trunks[trunk].prefixes.items()
+            cell: (trunk, prefix.steps)
+            for trunk in plan.trunks
+            for cell, prefix in plan.trunks[trunk].prefixes.items()
         }
         """The trunk and the step at which each cell leaves it."""
         self.own_parts = own_parts(plan)
@@ -66,16 +73,23 @@ class Jobs:
         }
         """By stage and study; None where files that belong to them cannot be read."""
         self.most_minutes: dict[str, int] = {}
-        """The largest time limits of jobs by their rules, where a cluster has some; a start fills it in."""
-        self._speeds = read_speeds(self.chosen().trained.values(), paths.RUNS)  # for the time limits of other runs
+        """The largest time limits of jobs by their rules, where a cluster has some; a start fills
+        it in."""
+        self._speeds = read_speeds(
+            self.chosen().trained.values(), paths.RUNS
+        )  # for the time limits of other runs
 
     def _batches(
         self, cells_per_job: str, cells_of: Callable[[Study], Iterable[Cell]], name: str
     ) -> dict[str, list[str]]:
-        """Split cells into jobs, of cells of one study; ``cells_per_job`` names a setting of its execution."""
+        """Split cells into jobs, of cells of one study; ``cells_per_job`` names a setting of its
+        execution."""
         jobs: dict[str, list[str]] = {}
         for study in self.plan.studies.values():
-            cells, size = [cell.id for cell in cells_of(study)], getattr(study.execution, cells_per_job)
+            cells, size = (
+                [cell.id for cell in cells_of(study)],
+                getattr(study.execution, cells_per_job),
+            )
             for start in range(0, len(cells), size):
                 job = cells[start] if size == 1 else f"{name}-{len(jobs):03d}"
                 jobs[job] = cells[start : start + size]
@@ -88,21 +102,24 @@ class Jobs:
             return None
 
     def chosen(self) -> Plan:
-        """Return the plan with the choices that are made so far; the names of jobs are the same before and after."""
+        """Return the plan with the choices that are made so far; the names of jobs are the same
+        before and after."""
         try:
             return self.plan.with_choices(chosen_values(self.plan.tunings.values(), self.choices))
         except ValueError:  # a damaged choice, which a start sets aside
             return self.plan
 
     def ids(self, names: Iterable[str]) -> list[str]:
-        """Return the ids of cells, given by the names of their jobs, as far as they are known: their run folders."""
+        """Return the ids of cells, given by the names of their jobs, as far as they are known:
+        their run folders."""
         names = list(names)
         tuned = any(self.plan.by_job_name[name].tuning for name in names)
         cells = (self.chosen() if tuned else self.plan).by_job_name
         return [cells[name].id for name in names]
 
     def find_missing(self) -> dict[str, str]:
-        """Return by kind of rule what the study needs and does not find: evaluation sets, packages of optimizers."""
+        """Return by kind of rule what the study needs and does not find: evaluation sets, packages
+        of optimizers."""
         missing = {}
         for kind, check in (("evaluate", check_evaluation), ("train", check_optimizers)):
             problems: dict[str, list[str]] = {}
@@ -112,7 +129,9 @@ class Jobs:
                 except ValueError as error:
                     problems.setdefault(str(error), []).append(study.name)
             if problems:
-                missing[kind] = "\n".join(f"{', '.join(names)}: {problem}" for problem, names in problems.items())
+                missing[kind] = "\n".join(
+                    f"{', '.join(names)}: {problem}" for problem, names in problems.items()
+                )
         return missing
 
     # Files: markers are empty and say that something is done.
@@ -138,15 +157,28 @@ class Jobs:
         return choice_file(self.choices, tuning)
 
     def branches_before(self, wildcards: Wildcards) -> list[tuple[str, int]]:
-        """Return the branches with which a job's cells begin, or the one from which a trunk goes on."""
+        """Return the branches with which a job's cells begin, or the one from which a trunk goes
+        on."""
         if hasattr(wildcards, "trunk"):
-            steps = [step for step in self.plan.trunks[wildcards.trunk].branches if step < int(wildcards.step)]
+            steps = [
+                step
+                for step in self.plan.trunks[wildcards.trunk].branches
+                if step < int(wildcards.step)
+            ]
             return [(wildcards.trunk, step) for step in steps[-1:]]
-        return sorted({self.branch_of[cell] for cell in self.training[wildcards.job] if cell in self.branch_of})
+        return sorted(
+            {
+                self.branch_of[cell]
+                for cell in self.training[wildcards.job]
+                if cell in self.branch_of
+            }
+        )
 
     def choices_before(self, wildcards: Wildcards) -> list[Path]:
         """Return the choices for which a job's cells wait, of those whose settings are tuned."""
-        tunings = dict.fromkeys(self.plan.trained[cell].tuning for cell in self.training[wildcards.job])
+        tunings = dict.fromkeys(
+            self.plan.trained[cell].tuning for cell in self.training[wildcards.job]
+        )
         return [self.choice(tuning) for tuning in tunings if tuning]
 
     def markers_of(self, cells: Iterable[str]) -> list[Path]:
@@ -156,7 +188,8 @@ class Jobs:
     # What can change a job's numbers.
 
     def settings(self, stage: str) -> Any:
-        """Return a hash of all that can change a stage's numbers, or the function that gives it to a job."""
+        """Return a hash of all that can change a stage's numbers, or the function that gives it to
+        a job."""
 
         def of_study(study: Study) -> str | None:
             measurement = self.measurements.get((stage, study.name))
@@ -167,7 +200,8 @@ class Jobs:
         return self.by_study(of_study)
 
     def choosing(self, wildcards: Wildcards) -> str:
-        """Return a hash of all that can change the losses by which a tuning chooses; a change chooses again."""
+        """Return a hash of all that can change the losses by which a tuning chooses; a change
+        chooses again."""
         first = self.plan.tunings[wildcards.tuning].first
         measurement = measurement_of(VALIDATION_LOSS, first.study, first.data_id)
         return digest([measurement.stage.version, measurement.columns, measurement.settings])
@@ -175,7 +209,8 @@ class Jobs:
     # Resources.
 
     def study_of(self, wildcards: Wildcards) -> Study:
-        """Return the study that a job works for: that of its data, its batch, its cells or its trunk."""
+        """Return the study that a job works for: that of its data, its batch, its cells or its
+        trunk."""
         match dict(wildcards.items()):
             case {"data": data}:
                 return self.plan.study_with_data(data)
@@ -191,12 +226,15 @@ class Jobs:
                 return next(iter(self.plan.studies.values()))
 
     def by_study(self, value: Callable[[Study], Any]) -> Any:
-        """Return what all studies have for ``value(study)``, or, where they differ, a function that gives it to a job.
+        """Return what all studies have for ``value(study)``, or, where they differ, a function that
+        gives it to a job.
 
         Snakemake takes a tenth of its time for planning to call the functions of jobs.
         """
         values = {value(study) for study in self.plan.studies.values()}
-        return values.pop() if len(values) == 1 else lambda wildcards: value(self.study_of(wildcards))
+        return (
+            values.pop() if len(values) == 1 else lambda wildcards: value(self.study_of(wildcards))
+        )
 
     def execution(self, setting: str) -> Any:
         """Return this setting of all studies, or the function that gives that of a job's study."""
@@ -210,8 +248,8 @@ class Jobs:
     def memory(self, kind: Kind) -> Resource:
         """Return the function that gives the memory in MB of a job of a kind.
 
-        It grows, twice at the most, with each attempt before that was killed without a word: a job that was cancelled,
-        or has failed by itself, is not short of memory.
+        It grows, twice at the most, with each attempt before that was killed without a word: a job
+        that was cancelled, or has failed by itself, is not short of memory.
         """
 
         def mem_mb(wildcards: Wildcards, attempt: int, rulename: str) -> int:
@@ -224,9 +262,11 @@ class Jobs:
         return mem_mb
 
     def minutes(self, kind: Kind) -> Resource:
-        """Return the function that gives the time limit of a job of a kind, at most what its partition gives.
+        """Return the function that gives the time limit of a job of a kind, at most what its
+        partition gives.
 
-        It grows with each attempt, to at most three times as much but for training, which goes on in its next job.
+        It grows with each attempt, to at most three times as much but for training, which goes on
+        in its next job.
         """
 
         def runtime(wildcards: Wildcards, attempt: int, rulename: str) -> int:
@@ -254,7 +294,9 @@ class Jobs:
         match kind:
             case "prepare":
                 data = dict(wildcards.items())["data"]
-                return prepare_minutes(self.plan.study_with_data(data), paths.data_dir(data), attempt)
+                return prepare_minutes(
+                    self.plan.study_with_data(data), paths.data_dir(data), attempt
+                )
             case "try_tasks":
                 return 120
             case "evaluate":
@@ -265,7 +307,8 @@ class Jobs:
                 assert_never(kind)
 
     def _n_killed(self, rule: str, wildcards: Wildcards) -> int:
-        """Return how many attempts of a job were killed without a word, as :func:`watched` counts them."""
+        """Return how many attempts of a job were killed without a word, as :func:`watched` counts
+        them."""
         values = " ".join(value for _, value in wildcards.items())
         try:
             return (self.study_dir / "logs" / f"{rule} {values}.killed").read_text().count("\n")
@@ -273,7 +316,8 @@ class Jobs:
             return 0
 
     def parts(self, wildcards: Wildcards) -> list[Cell]:
-        """Return what a job trains, or an evaluation that trains its cells once more: cells and their steps."""
+        """Return what a job trains, or an evaluation that trains its cells once more: cells and
+        their steps."""
         match dict(wildcards.items()):
             case {"trunk": trunk, "step": step}:
                 return [trunk_part(self.plan.trunks[trunk], int(step))]
@@ -283,17 +327,20 @@ class Jobs:
                 return [self.own_parts[cell] for cell in self.training[names["job"]]]
 
     def watched(self, command: str, setting: str | None) -> str:
-        """Return a job's command with its log, in which one that was killed names a ``setting`` of execution.
+        """Return a job's command with its log, in which one that was killed names a ``setting`` of
+        execution.
 
-        A file beside the log has a line for each attempt that was killed, and for the one that runs: an attempt that
-        ends in any other way takes its line back. So a retry has more memory where a lack of it can have been the
-        reason, and nowhere else.
+        A file beside the log has a line for each attempt that was killed, and for the one that
+        runs: an attempt that ends in any other way takes its line back. So a retry has more memory
+        where a lack of it can have been the reason, and nowhere else.
         """
-        said = "killed, most likely for lack of memory" + (f" (execution.{setting})" if setting else "")
+        said = "killed, most likely for lack of memory" + (
+            f" (execution.{setting})" if setting else ""
+        )
         folder = shlex.quote(str(self.study_dir / "logs")).replace("{", "{{").replace("}", "}}")
         killed = f'{folder}/"{{rule}} {{wildcards}}.killed"'
-        # SIGTERM goes to all processes of a job. Without a trap Bash would end at once, SLURM would end what is left,
-        # and training could not write its checkpoint.
+        # SIGTERM goes to all processes of a job. Without a trap Bash would end at once, SLURM would
+        # end what is left, and training could not write its checkpoint.
         return (
             f"trap : TERM; echo >> {killed}; {command} > {{log:q}} 2>&1"
             f" || {{{{ status=$?; if [ $status = 137 ]; then echo {said!r} >> {{log:q}};"
@@ -311,20 +358,38 @@ class Jobs:
                 continue
             executions = [self.study_of(job).execution for job in jobs]
             setting = _THREADS[kind]
-            threads = [1 if setting is None else getattr(execution, setting) for execution in executions]
-            gpus = [execution.gpus if kind == "train" else min(execution.gpus, 1) for execution in executions]
+            threads = [
+                1 if setting is None else getattr(execution, setting) for execution in executions
+            ]
+            gpus = [
+                execution.gpus if kind == "train" else min(execution.gpus, 1)
+                for execution in executions
+            ]
             if kind in ("prepare", "try_tasks") or (rule in STAGES and not STAGES[rule].gpu):
                 gpus = [0]
             memory = [self._least_memory(kind, job) for job in jobs]
-            minutes, most = ([self._wanted_minutes(kind, job, attempt) for job in jobs] for attempt in (1, 3))
-            table.append([rule, str(len(jobs)), *map(_range, (threads, gpus, memory, minutes)), str(max(most))])
+            minutes, most = (
+                [self._wanted_minutes(kind, job, attempt) for job in jobs] for attempt in (1, 3)
+            )
+            table.append(
+                [
+                    rule,
+                    str(len(jobs)),
+                    *map(_range, (threads, gpus, memory, minutes)),
+                    str(max(most)),
+                ]
+            )
         return table
 
     def _by_rule(self) -> dict[str, tuple[Kind, list[dict[str, str]]]]:
         """Return by rule what its jobs do, and their wildcards."""
         studies = self.plan.studies.values()
         is_tried = any(study.evaluation.downstream_of_files for study in studies)
-        steps = [(trunk, str(step)) for trunk in self.plan.trunks for step in self.plan.trunks[trunk].branches]
+        steps = [
+            (trunk, str(step))
+            for trunk in self.plan.trunks
+            for step in self.plan.trunks[trunk].branches
+        ]
         rules: dict[str, tuple[Kind, list[dict[str, str]]]] = {
             "prepare": ("prepare", [{"data": data} for data in self.plan.data_ids]),
             "try_tasks": ("try_tasks", [{}] if is_tried else []),
@@ -333,7 +398,11 @@ class Jobs:
             "choose": ("evaluate", [{"tuning": tuning} for tuning in self.plan.tunings]),
         }
         for stage in STAGES.values():
-            batches = [{"batch": batch} for batch in self.evaluation if stage in self.study_of({"batch": batch}).stages]
+            batches = [
+                {"batch": batch}
+                for batch in self.evaluation
+                if stage in self.study_of({"batch": batch}).stages
+            ]
             rules[stage.name] = ("theory" if stage.name == "theory" else "evaluate", batches)
         return rules
 

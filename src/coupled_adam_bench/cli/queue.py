@@ -1,4 +1,5 @@
-"""What a run tells of its jobs in SLURM's queue: limits of partitions that cut them, and those that wait for ever."""
+"""What a run tells of its jobs in SLURM's queue: limits of partitions that cut them, and those that
+wait for ever."""
 
 import math
 import os
@@ -14,8 +15,10 @@ from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.machine.slurm import ask, parse_duration, partition_minutes
 
 LOOK_SECONDS = 20.0
-"""How often the queue is looked at. A reason is told when it is seen twice, since some pass in a moment."""
-# Reasons that end by themselves (https://slurm.schedmd.com/job_reason_codes.html). All others are told.
+"""How often the queue is looked at. A reason is told when it is seen twice, since some pass in a
+moment."""
+# Reasons that end by themselves (https://slurm.schedmd.com/job_reason_codes.html). All others are
+# told.
 _WAITING = (
     "None",
     "Priority",
@@ -29,38 +32,61 @@ _WAITING = (
     "JobArrayTaskLimit",
 )
 _SHARED = ("QOS", "Assoc")
-"""How the reasons begin that end with another job, if there is one: limits on all jobs of a user or an account."""
+"""How the reasons begin that end with another job, if there is one: limits on all jobs of a user or
+an account."""
 _TIME = "ask for less time (--set-resources {rule}:runtime=MINUTES)"
 _LESS = "ask for less (--set-resources {rule}:mem_mb=MB, :gpu=N; --set-threads {rule}=N)"
 _PARTITION = "name another partition (--set-resources {rule}:slurm_partition=NAME)"
 # What cures a reason, by how it begins.
 _CURES = {
-    "PartitionTimeLimit": f"it asks for {{limit}}, more than partition {{partition}} gives; {_TIME} or {_PARTITION}",
-    "PartitionNodeLimit": f"partition {{partition}} has not the nodes that it asks for; {_PARTITION}",
-    "PartitionConfig": f"partition {{partition}} has no nodes with all that it asks for; {_LESS} or {_PARTITION}",
+    "PartitionTimeLimit": (
+        f"it asks for {{limit}}, more than partition {{partition}} gives; {_TIME} or {_PARTITION}"
+    ),
+    "PartitionNodeLimit": (
+        f"partition {{partition}} has not the nodes that it asks for; {_PARTITION}"
+    ),
+    "PartitionConfig": (
+        f"partition {{partition}} has no nodes with all that it asks for; {_LESS} or {_PARTITION}"
+    ),
     "PartitionDown": f"partition {{partition}} takes no jobs; {_PARTITION}",
     "PartitionInactive": f"partition {{partition}} takes no jobs; {_PARTITION}",
-    "BadConstraints": f"no node has all that it asks for; {_LESS}, for another gpu_model or constraint or {_PARTITION}",
-    "ReqNodeNotAvail": "nodes that it needs are down or kept for a maintenance (`sinfo --list-reasons`, `scontrol show "
-    f"reservation`); {_TIME}, so that it ends before, or {_PARTITION}",
-    "Nodes required": "nodes that it needs are down, drained or kept for others (`sinfo --list-reasons`); wait, or "
-    f"{_PARTITION}",
+    "BadConstraints": (
+        f"no node has all that it asks for; {_LESS}, for another gpu_model or constraint or"
+        f" {_PARTITION}"
+    ),
+    "ReqNodeNotAvail": (
+        "nodes that it needs are down or kept for a maintenance (`sinfo --list-reasons`, `scontrol"
+        f" show reservation`); {_TIME}, so that it ends before, or {_PARTITION}"
+    ),
+    "Nodes required": (
+        "nodes that it needs are down, drained or kept for others (`sinfo --list-reasons`); wait,"
+        f" or {_PARTITION}"
+    ),
     "InvalidAccount": "name an account of yours (--set-resources {rule}:slurm_account=NAME)",
     "InvalidQOS": "name a QOS of yours (--slurm-qos NAME)",
-    "JobHeld": "somebody holds it, or SLURM does after it could not be started; `scontrol release {number}` lets it go",
-    "QOS": "it asks for more than its QOS gives or has left (`sacctmgr show qos`); "
-    f"{_TIME}, {_LESS}, or name another QOS (--slurm-qos NAME)",
-    "Assoc": "it asks for more than your account may have or has left (`sacctmgr show assoc`); "
-    f"{_TIME}, {_LESS}, or name another account (--set-resources {{rule}}:slurm_account=NAME)",
+    "JobHeld": (
+        "somebody holds it, or SLURM does after it could not be started; `scontrol release"
+        " {number}` lets it go"
+    ),
+    "QOS": (
+        "it asks for more than its QOS gives or has left (`sacctmgr show qos`); "
+        f"{_TIME}, {_LESS}, or name another QOS (--slurm-qos NAME)"
+    ),
+    "Assoc": (
+        "it asks for more than your account may have or has left (`sacctmgr show assoc`); "
+        f"{_TIME}, {_LESS}, or name another account (--set-resources {{rule}}:slurm_account=NAME)"
+    ),
 }
 _OTHER = "`scontrol show job {number}` shows what it asks for"
 
 
 def fit_partitions(jobs: Jobs, planned: Iterable[Any], groups: Mapping[str, str]) -> Iterator[str]:
-    """Let jobs ask for no more time than their partitions give, and yield sentences that name those that wanted more.
+    """Let jobs ask for no more time than their partitions give, and yield sentences that name those
+    that wanted more.
 
-    ``planned`` are Snakemake's jobs, and ``groups`` those of its rules that share a job of SLURM, whose times add up.
-    A job that is cut off can be run again: training goes on from its checkpoint, all others with what is finished.
+    ``planned`` are Snakemake's jobs, and ``groups`` those of its rules that share a job of SLURM,
+    whose times add up. A job that is cut off can be run again: training goes on from its
+    checkpoint, all others with what is finished.
     """
     allowed = partition_minutes()
     members = Counter(groups.values())
@@ -80,11 +106,13 @@ def fit_partitions(jobs: Jobs, planned: Iterable[Any], groups: Mapping[str, str]
         if job.resources.get("runtime") > share:
             too_long.setdefault(limit, set()).add(f"{rule} asks for {wanted}, as your settings say")
         else:
-            cut.setdefault(limit, set()).add(f"{rule} asks for {int(share)} minutes in place of {wanted}")
+            cut.setdefault(limit, set()).add(
+                f"{rule} asks for {int(share)} minutes in place of {wanted}"
+            )
     for limit, rules in cut.items():
         yield (
-            f"{limit}: {', '.join(sorted(rules))}. A job that needs more goes on in its next attempt; "
-            "slurm_partition in the profile names another partition"
+            f"{limit}: {', '.join(sorted(rules))}. A job that needs more goes on in its next"
+            " attempt; slurm_partition in the profile names another partition"
         )
     for limit, rules in too_long.items():
         yield f"{limit}: {', '.join(sorted(rules))}, and may wait for ever"
@@ -104,7 +132,8 @@ class QueuedJob:
 
     @property
     def rule(self) -> str:
-        """The name of its rule, or of its group with those of its rules: the plugin writes them into the comment."""
+        """The name of its rule, or of its group with those of its rules: the plugin writes them
+        into the comment."""
         return self.comment.removeprefix("rule_").partition("_wildcards_")[0]
 
     @property
@@ -114,11 +143,20 @@ class QueuedJob:
 
 
 def queued_jobs() -> list[QueuedJob]:
-    """Return the jobs in SLURM's queue that Snakemake started in this folder; ``ValueError`` without an answer."""
+    """Return the jobs in SLURM's queue that Snakemake started in this folder; ``ValueError``
+    without an answer."""
     form = "%A|%T|%r|%l|%P|%Z|%k"
-    lines = ask("squeue", "--noheader", f"--user={os.getuid()}", "--states=PENDING,RUNNING", f"--format={form}")
+    lines = ask(
+        "squeue",
+        "--noheader",
+        f"--user={os.getuid()}",
+        "--states=PENDING,RUNNING",
+        f"--format={form}",
+    )
     jobs = [QueuedJob(*line.split("|", form.count("|"))) for line in lines.splitlines()]
-    return [job for job in jobs if Path(job.folder) == Path.cwd() and job.comment.startswith("rule_")]
+    return [
+        job for job in jobs if Path(job.folder) == Path.cwd() and job.comment.startswith("rule_")
+    ]
 
 
 def stuck(jobs: list[QueuedJob]) -> list[QueuedJob]:
@@ -144,7 +182,8 @@ def describe_stuck(job: QueuedJob) -> str:
 
 
 def watch_queue(tell: Callable[[str], None]) -> None:
-    """Look at the queue as long as this process lives, and tell once of each rule and reason that jobs wait for."""
+    """Look at the queue as long as this process lives, and tell once of each rule and reason that
+    jobs wait for."""
     threading.Thread(target=_watch, args=(tell,), daemon=True).start()
 
 

@@ -1,4 +1,5 @@
-"""The commands that show what was measured: the report with its tables and figures, and the copy in MLflow."""
+"""The commands that show what was measured: the report with its tables and figures, and the copy in
+MLflow."""
 
 import argparse
 from pathlib import Path
@@ -42,16 +43,39 @@ def _follow(arguments: argparse.Namespace) -> None:
 def add_commands(add: AddCommand) -> None:
     """Add the commands of this module to the command line."""
 
-    sub = add("report", rarely_collected()(_report), "write results, statistics, tables, figures and report")
+    sub = add(
+        "report",
+        rarely_collected()(_report),
+        "write results, statistics, tables, figures and report",
+    )
     sub.add_templates()
     sub.add_argument("--only", choices=("tables", "figures"), help="results, tests and this alone")
-    sub.add_argument("--results", type=Path, help="take the results from this file, not from the runs")
-    sub.add_argument("--partial", action="store_true", help="write NaN where nothing is evaluated yet")
-    sub.add_argument("--made-for", default="", help="a hash of what the results show, which the manifest notes")
-    sub.add_argument("--svg-only", action="store_true", help="draw only what the report shows, in a third of the time")
+    sub.add_argument(
+        "--results", type=Path, help="take the results from this file, not from the runs"
+    )
+    sub.add_argument(
+        "--partial", action="store_true", help="write NaN where nothing is evaluated yet"
+    )
+    sub.add_argument(
+        "--made-for", default="", help="a hash of what the results show, which the manifest notes"
+    )
+    sub.add_argument(
+        "--svg-only",
+        action="store_true",
+        help="draw only what the report shows, in a third of the time",
+    )
     sub = add("track", rarely_collected()(_track), "import the study into MLflow")
-    sub.add_argument("--uri", help="tracking server or database (default: MLFLOW_TRACKING_URI, else results/mlflow.db)")
-    sub.add_argument("--may-wait", action="store_true", help="exit status 0 where MLflow does not take the import")
+    sub.add_argument(
+        "--uri",
+        help="tracking server or database (default: MLFLOW_TRACKING_URI, else results/mlflow.db)",
+    )
+    sub.add_argument(
+        "--may-wait",
+        action="store_true",
+        help="exit status 0 where MLflow does not take the import",
+    )
     sub.add_out("summary of the import, JSON")
-    sub = add("follow", _follow, "import the study into MLflow while it trains, until standard input ends")
+    sub = add(
+        "follow", _follow, "import the study into MLflow while it trains, until standard input ends"
+    )
     sub.add_argument("--seconds", type=float, required=True, help="between two imports")

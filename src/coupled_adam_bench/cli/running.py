@@ -61,10 +61,12 @@ def _train_with(
     stage: str,
     option: str,
 ) -> int:
-    """Train the ``names`` that ``option`` gave among those ``known``, in as many processes as the study asks for.
+    """Train the ``names`` that ``option`` gave among those ``known``, in as many processes as the
+    study asks for.
 
-    The marker ``--done`` is written last, by the process that was started, not by those that it starts. It also puts
-    its job back into the queue, if it was asked to stop and ``--requeue`` is given.
+    The marker ``--done`` is written last, by the process that was started, not by those that it
+    starts. It also puts its job back into the queue, if it was asked to stop and ``--requeue`` is
+    given.
     """
     from coupled_adam_bench.data.bins import open_tokens
     from coupled_adam_bench.machine.requeue import stop_before_the_limit
@@ -73,7 +75,9 @@ def _train_with(
     from coupled_adam_bench.training.memory import stop_seconds
 
     if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
+        raise ValueError(
+            f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}"
+        )
     cells = [known[name] for name in names]
     execution = study_of(cells).execution
     device = _device(arguments, execution)
@@ -81,7 +85,9 @@ def _train_with(
         stop_before_the_limit(stop_seconds(cells))
     if execution.processes > 1 and not is_launched():
         options = ["--plan", str(arguments.plan), f"--{option}", *names, "--device", device]
-        open_tokens(paths.data_dir(cells[0].data_id), "train")  # compares it once, while no process waits for another
+        open_tokens(
+            paths.data_dir(cells[0].data_id), "train"
+        )  # compares it once, while no process waits for another
         status = launch(execution.processes, [stage, *options], stop_seconds(cells))
     else:
         status = train(cells, execution, paths.RESULTS, device)
@@ -89,7 +95,8 @@ def _train_with(
 
 
 def _end_training(status: int, arguments: argparse.Namespace) -> int:
-    """Write the marker of a job, or put it back into the queue, as :func:`_train_with` says; return its status."""
+    """Write the marker of a job, or put it back into the queue, as :func:`_train_with` says; return
+    its status."""
     from coupled_adam_bench.machine.requeue import requeue_own_job
     from coupled_adam_bench.store.files import write_text
     from coupled_adam_bench.training.stop_requests import RESUME_ME
@@ -106,10 +113,16 @@ def _train(arguments: argparse.Namespace) -> int:
 
     cells = plan_of(arguments).by_job_name
     if waiting := [name for name in arguments.cells if name in cells and not cells[name].is_chosen]:
-        raise ValueError(f"--cells: {waiting[0]} waits for the choice of {cells[waiting[0]].tuning}; make it first")
+        raise ValueError(
+            f"--cells: {waiting[0]} waits for the choice of {cells[waiting[0]].tuning}; make it"
+            " first"
+        )
     # Not in processes that were launched: they decide together.
     if not is_launched() and all(
-        name in cells and is_trained(cells[name], paths.run_dir(cells[name].id), paths.data_dir(cells[name].data_id))
+        name in cells
+        and is_trained(
+            cells[name], paths.run_dir(cells[name].id), paths.data_dir(cells[name].data_id)
+        )
         for name in arguments.cells
     ):
         for name in arguments.cells:
@@ -125,10 +138,17 @@ def _train_trunk(arguments: argparse.Namespace) -> int:
     with rarely_collected():
         from coupled_adam_bench.training.jobs import train_cells
 
-    prefixes = [prefix for trunk in plan_of(arguments).trunks.values() for prefix in trunk.prefixes.values()]
+    prefixes = [
+        prefix for trunk in plan_of(arguments).trunks.values() for prefix in trunk.prefixes.values()
+    ]
     known = {str(paths.branch_file(prefix.id, prefix.steps)): prefix for prefix in prefixes}
     return _train_with(
-        partial(train_cells, trunk=True), known, arguments.branches, arguments, "train-trunk", "branches"
+        partial(train_cells, trunk=True),
+        known,
+        arguments.branches,
+        arguments,
+        "train-trunk",
+        "branches",
     )
 
 
@@ -138,7 +158,9 @@ def _evaluate(stage: Stage) -> Handler:
         from coupled_adam_bench.study.plan import study_of
 
         cells = plan_of(arguments).find(arguments.cells)
-        return run_stage(stage, cells, arguments.done, _device(arguments, study_of(cells).execution))
+        return run_stage(
+            stage, cells, arguments.done, _device(arguments, study_of(cells).execution)
+        )
 
     return handler
 
@@ -150,10 +172,14 @@ def _choose(arguments: argparse.Namespace) -> int:
 
     tunings = plan_of(arguments).tunings
     if arguments.tuning not in tunings:
-        raise ValueError(f"--tuning: {arguments.tuning} is not among {', '.join(tunings) or 'none'}")
+        raise ValueError(
+            f"--tuning: {arguments.tuning} is not among {', '.join(tunings) or 'none'}"
+        )
     tuning = tunings[arguments.tuning]
     done = arguments.out.with_suffix(".done")
-    if status := run_stage(VALIDATION_LOSS, tuning.cells, done, _device(arguments, tuning.first.study.execution)):
+    if status := run_stage(
+        VALIDATION_LOSS, tuning.cells, done, _device(arguments, tuning.first.study.execution)
+    ):
         return status
     done.unlink()
     chosen = write_choice(tuning, arguments.out)
@@ -167,20 +193,34 @@ def add_commands(stage: AddCommand) -> None:
     sub = stage("try-code", _try_code, summary)
     sub.add_argument("--gpus", type=int, default=0, help="see that torch can use so many")
     sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
-    sub.add_argument("--data", action="extend", nargs="+", help="data ids (default: all of the study)")
+    sub.add_argument(
+        "--data", action="extend", nargs="+", help="data ids (default: all of the study)"
+    )
     sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")
     sub.add_argument("--done", type=Path, help="an empty file, written when all data are prepared")
     summary = "load the downstream tasks and build their requests, before anything is trained"
     stage("try-tasks", _try_tasks, summary).add_out("the number of items by study and task, JSON")
-    sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
+    sub = stage(
+        "train",
+        _train,
+        "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again",
+    )
     sub.add_argument("--cells", action="extend", nargs="+", required=True, help="cell ids")
     sub.add_argument("--done", type=Path, help="an empty file, written when all cells are trained")
     sub.add_requeue()
     sub.add_leases()
     sub.add_device()
-    sub = stage("train-trunk", _train_trunk, "train what wsd cells share before their decay; exit status as of train")
+    sub = stage(
+        "train-trunk",
+        _train_trunk,
+        "train what wsd cells share before their decay; exit status as of train",
+    )
     sub.add_argument(
-        "--branches", action="extend", nargs="+", required=True, help="results/trunks/<trunk id>/branch-<step>.json"
+        "--branches",
+        action="extend",
+        nargs="+",
+        required=True,
+        help="results/trunks/<trunk id>/branch-<step>.json",
     )
     sub.add_argument("--done", type=Path, help="an empty file, written when all branches are there")
     sub.add_requeue()
@@ -189,10 +229,19 @@ def add_commands(stage: AddCommand) -> None:
     for evaluation in STAGES.values():
         sub = stage(evaluation.command, _evaluate(evaluation), evaluation.summary)
         sub.add_argument("--cells", action="extend", nargs="+", required=True, help="cell ids")
-        sub.add_argument("--done", type=Path, required=True, help="an empty file, written when all cells succeeded")
+        sub.add_argument(
+            "--done",
+            type=Path,
+            required=True,
+            help="an empty file, written when all cells succeeded",
+        )
         sub.add_leases()
         sub.add_device()
-    sub = stage("choose", _choose, "measure the validation loss of a tuning's candidates, and choose one of them")
+    sub = stage(
+        "choose",
+        _choose,
+        "measure the validation loss of a tuning's candidates, and choose one of them",
+    )
     sub.add_argument("--tuning", required=True, help="the id of a tuning")
     sub.add_leases()
     sub.add_device()

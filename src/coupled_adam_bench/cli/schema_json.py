@@ -1,4 +1,5 @@
-"""JSON schemas of studies, bundles and results.csv, generated from what declares them, for editors and readers."""
+"""JSON schemas of studies, bundles and results.csv, generated from what declares them, for editors
+and readers."""
 
 import ast
 import inspect
@@ -20,11 +21,15 @@ _KINDS: dict[type, Any] = {int: "integer", str: "string", float: ["number", "nul
 
 
 def study_schema() -> dict[str, Any]:
-    """Return the JSON schema of a study file; rules that link fields, such as divisibility, are only in ``config``."""
+    """Return the JSON schema of a study file; rules that link fields, such as divisibility, are
+    only in ``config``."""
     _, definitions = models_json_schema(
         [(Study, "validation"), (Composite, "validation")], schema_generator=_WithDocstrings
     )
-    kinds = {kind: {"$ref": f"#/$defs/{name}"} for kind, name in (("then", "Composite"), ("else", "Study"))}
+    kinds = {
+        kind: {"$ref": f"#/$defs/{name}"}
+        for kind, name in (("then", "Composite"), ("else", "Study"))
+    }
     return {"$schema": _DRAFT, "if": {"required": ["studies"]}} | kinds | definitions
 
 
@@ -39,22 +44,34 @@ def results_schema() -> dict[str, Any]:
     """Return the JSON schema of ``results.csv``, given as the list of its rows."""
     from coupled_adam_bench.results.collect import TYPES
 
-    columns = {name: {"type": _KINDS[TYPES[name]], "description": text} for name, text in RESULT_COLUMNS.items()}
-    row = {"type": "object", "properties": columns, "required": list(columns), "additionalProperties": False}
+    columns = {
+        name: {"type": _KINDS[TYPES[name]], "description": text}
+        for name, text in RESULT_COLUMNS.items()
+    }
+    row = {
+        "type": "object",
+        "properties": columns,
+        "required": list(columns),
+        "additionalProperties": False,
+    }
     return {"$schema": _DRAFT, "title": "results.csv", "type": "array", "items": row}
 
 
 def write_schemas(folder: Path) -> None:
     """Write each schema to ``NAME.schema.json`` in ``folder``."""
-    for name, schema in (("study", study_schema()), ("bundle", bundle_schema()), ("results", results_schema())):
+    for name, schema in (
+        ("study", study_schema()),
+        ("bundle", bundle_schema()),
+        ("results", results_schema()),
+    ):
         write_json(folder / f"{name}.schema.json", schema)
 
 
 class _WithDocstrings(GenerateJsonSchema):
     """Describes fields by the docstrings below them.
 
-    Pydantic's own ``use_attribute_docstrings`` reads them from the source whenever the classes are imported, which
-    would be a quarter of what each job takes to start.
+    Pydantic's own ``use_attribute_docstrings`` reads them from the source whenever the classes are
+    imported, which would be a quarter of what each job takes to start.
     """
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
@@ -77,6 +94,8 @@ def _docstrings_of_fields(model: type[BaseModel]) -> dict[str, str]:
         assert isinstance(definition, ast.ClassDef)
         for field, below in pairwise(definition.body):
             match field, below:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                    value=ast.Constant(value=str(text))
+                ):
                     docstrings[name] = inspect.cleandoc(text)
     return docstrings

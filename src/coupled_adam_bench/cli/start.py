@@ -1,4 +1,5 @@
-"""What a start of the workflow does before jobs are planned, and before the first of them begins."""
+"""What a start of the workflow does before jobs are planned, and before the first of them
+begins."""
 
 import math
 import os
@@ -30,7 +31,8 @@ TRAINING_RULES = {"train_cells", "train_trunk"}
 
 
 def mend(jobs: Jobs, made_for: str, left_by: str) -> Iterator[str]:
-    """Set aside the files that differ from what was written, and remove the locks of a killed run; yield sentences."""
+    """Set aside the files that differ from what was written, and remove the locks of a killed run;
+    yield sentences."""
     yield from set_aside_damage(jobs)
     yield from outdated_report(jobs.study_dir, made_for)
     if not_imported(jobs.study_dir) or imported_elsewhere(jobs.study_dir):
@@ -40,14 +42,18 @@ def mend(jobs: Jobs, made_for: str, left_by: str) -> Iterator[str]:
     plan_file = paths.plan_file(jobs.plan.name)
     try:
         read_sealed(plan_file)
-    except ValueError:  # there is none, or it is damaged; written here too, since it may be that no job will run
+    except (
+        ValueError
+    ):  # there is none, or it is damaged; written here too, since it may be that no job will run
         write_sealed(plan_file, jobs.plan.to_json())
 
 
 def lock_study(study_dir: Path, wait: bool) -> list[FolderLock]:
-    """Return a list with the lock of the study; it is empty for a run that does not wait and cannot have the lock.
+    """Return a list with the lock of the study; it is empty for a run that does not wait and cannot
+    have the lock.
 
-    Another run has it, or the results may only be read: a dry run changes nothing, and shows them as they are.
+    Another run has it, or the results may only be read: a dry run changes nothing, and shows them
+    as they are.
     """
     try:
         lock = FolderLock(study_dir)
@@ -55,12 +61,15 @@ def lock_study(study_dir: Path, wait: bool) -> list[FolderLock]:
     except OSError as error:
         if not wait:
             return []
-        raise ValueError(f"{error}: the results must be writable to run a study; `snakemake -n` only reads") from None
+        raise ValueError(
+            f"{error}: the results must be writable to run a study; `snakemake -n` only reads"
+        ) from None
 
 
 @contextmanager
 def nothing_left(study_dir: Path, locks: Sequence[FolderLock]) -> Iterator[None]:
-    """Remove the folder of a study again if the start fails before anything but its plan and lock are there."""
+    """Remove the folder of a study again if the start fails before anything but its plan and lock
+    are there."""
     try:
         yield
     except (ValueError, OSError):
@@ -74,22 +83,27 @@ def nothing_left(study_dir: Path, locks: Sequence[FolderLock]) -> Iterator[None]
         raise
 
 
-def check_start(jobs: Jobs, planned: Collection[str], is_local: bool, missing: Mapping[str, str]) -> None:
+def check_start(
+    jobs: Jobs, planned: Collection[str], is_local: bool, missing: Mapping[str, str]
+) -> None:
     """Raise ``ValueError`` for what the jobs of the ``planned`` rules would find missing or wrong.
 
-    ``missing`` is what the study needs and does not find. A machine that submits to a cluster says nothing of its
-    nodes.
+    ``missing`` is what the study needs and does not find. A machine that submits to a cluster says
+    nothing of its nodes.
     """
     training = TRAINING_RULES & {*planned}
     evaluation = STAGES.keys() & {*planned}
-    for kind, is_needed in (("evaluate", evaluation or "try_tasks" in planned), ("train", training)):
+    for kind, is_needed in (
+        ("evaluate", evaluation or "try_tasks" in planned),
+        ("train", training),
+    ):
         if kind in missing and is_needed:
             raise ValueError(missing[kind])
     if not is_local and not re.fullmatch(r"[\w@%+=:,./-]+", sys.executable):
         raise ValueError(
-            f"{sys.executable}: no job of a cluster could start this Python, since Snakemake does not quote its path "
-            "there; make the environment in a folder whose path has no spaces, quotes or other characters that mean "
-            "something to a shell"
+            f"{sys.executable}: no job of a cluster could start this Python, since Snakemake does"
+            " not quote its path there; make the environment in a folder whose path has no spaces,"
+            " quotes or other characters that mean something to a shell"
         )
     executions = [study.execution for study in jobs.plan.studies.values()]
     if is_local and training:
@@ -105,8 +119,8 @@ def check_start(jobs: Jobs, planned: Collection[str], is_local: bool, missing: M
 def write_plan(jobs: Jobs) -> None:
     """Write the plan for the jobs of this start, which refuse any other, and note a stated plan.
 
-    This file is no rule's output or input: its contents reach the rules through ids and parameters, so that a new seed
-    or another title does not rerun what is done.
+    This file is no rule's output or input: its contents reach the rules through ids and parameters,
+    so that a new seed or another title does not rerun what is done.
     """
     plan = jobs.plan
     write_sealed(paths.plan_file(plan.name), plan.to_json())
@@ -116,20 +130,36 @@ def write_plan(jobs: Jobs) -> None:
 
 
 def trial(jobs: Jobs, planned: Collection[str], is_local: bool) -> str | None:
-    """Return the command that tries GPUs and own code, in a process of its own, since it imports torch; if needed."""
+    """Return the command that tries GPUs and own code, in a process of its own, since it imports
+    torch; if needed."""
     training = TRAINING_RULES & {*planned}
     studies = jobs.plan.studies.values()
-    n_gpus = max(study.execution.gpus for study in studies) if is_local else 0  # what submits to a cluster needs none
+    n_gpus = (
+        max(study.execution.gpus for study in studies) if is_local else 0
+    )  # what submits to a cluster needs none
     if not training:
-        n_gpus = min(n_gpus, 1) if any(STAGES[name].gpu for name in STAGES.keys() & {*planned}) else 0
+        n_gpus = (
+            min(n_gpus, 1) if any(STAGES[name].gpu for name in STAGES.keys() & {*planned}) else 0
+        )
     optimizers = training and any(list(custom_optimizers(study)) for study in studies)
-    metrics = (training or "embeddings" in planned) and any(study.evaluation.metrics for study in studies)
-    return f"try-code --plan {{PLAN_FILE:q}} --gpus {n_gpus}" if n_gpus or optimizers or metrics else None
+    metrics = (training or "embeddings" in planned) and any(
+        study.evaluation.metrics for study in studies
+    )
+    return (
+        f"try-code --plan {{PLAN_FILE:q}} --gpus {n_gpus}"
+        if n_gpus or optimizers or metrics
+        else None
+    )
 
 
 def start_live_import(jobs: Jobs, planned: Collection[str]) -> subprocess.Popen[bytes] | None:
-    """Start the import into MLflow beside the jobs. It ends with this process, which holds its standard input."""
-    every = [seconds for study in jobs.plan.studies.values() if (seconds := study.execution.track_seconds)]
+    """Start the import into MLflow beside the jobs. It ends with this process, which holds its
+    standard input."""
+    every = [
+        seconds
+        for study in jobs.plan.studies.values()
+        if (seconds := study.execution.track_seconds)
+    ]
     if not every or not TRAINING_RULES & {*planned}:
         return None
     log = jobs.study_dir / "logs" / "mlflow-live.log"
@@ -138,18 +168,34 @@ def start_live_import(jobs: Jobs, planned: Collection[str]) -> subprocess.Popen[
     command += ["--plan", str(paths.plan_file(jobs.plan.name)), "--seconds", str(min(every))]
     with log.open("w") as file:
         # In a session of its own, Ctrl-C does not reach it: it ends at the end of the input.
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True)
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True
+        )
 
 
 def trained_parts(jobs: Jobs) -> Callable[[str, Mapping[str, str]], list[Part]]:
-    """Return the function that says what a job trains, given its rule and its wildcards; nothing for other jobs."""
+    """Return the function that says what a job trains, given its rule and its wildcards; nothing
+    for other jobs."""
 
     def of_job(rule: str, wildcards: Mapping[str, str]) -> list[Part]:
         if rule == "train_trunk":
             trunk, end = wildcards["trunk"], int(wildcards["step"])
-            part, history = trunk_part(jobs.plan.trunks[trunk], end), paths.RunFiles(paths.trunk_dir(trunk)).history
+            part, history = (
+                trunk_part(jobs.plan.trunks[trunk], end),
+                paths.RunFiles(paths.trunk_dir(trunk)).history,
+            )
             record = paths.branch_file(trunk, end)
-            return [Part(f"{trunk} to step {end}", history, record, end - part.steps, end, part.flops, is_cell=False)]
+            return [
+                Part(
+                    f"{trunk} to step {end}",
+                    history,
+                    record,
+                    end - part.steps,
+                    end,
+                    part.flops,
+                    is_cell=False,
+                )
+            ]
         if rule != "train_cells":
             return []
         parts, cells = [], jobs.chosen().by_job_name
@@ -157,21 +203,37 @@ def trained_parts(jobs: Jobs) -> Callable[[str, Mapping[str, str]], list[Part]]:
             cell, own = cells[name], jobs.own_parts[name]
             files = paths.RunFiles(paths.run_dir(cell.id))
             steps = (cell.steps - own.steps, cell.steps)
-            parts.append(Part(run_name(cell), files.history, files.record, *steps, own.flops, name in jobs.plan.cells))
+            parts.append(
+                Part(
+                    run_name(cell),
+                    files.history,
+                    files.record,
+                    *steps,
+                    own.flops,
+                    name in jobs.plan.cells,
+                )
+            )
         return parts
 
     return of_job
 
 
-def planned_work(jobs: Jobs, planned: list[tuple[str, Mapping[str, str]]], full_log: str) -> Workflow:
-    """Return what this run is going to do, for the logger `study`, given rule and wildcards of each planned job."""
+def planned_work(
+    jobs: Jobs, planned: list[tuple[str, Mapping[str, str]]], full_log: str
+) -> Workflow:
+    """Return what this run is going to do, for the logger `study`, given rule and wildcards of each
+    planned job."""
     parts_of = trained_parts(jobs)
     trained = [part for rule, wildcards in planned for part in parts_of(rule, wildcards)]
-    records = {paths.RunFiles(paths.run_dir(cell.id)).record for cell in jobs.chosen().cells.values()}
+    records = {
+        paths.RunFiles(paths.run_dir(cell.id)).record for cell in jobs.chosen().cells.values()
+    }
     return Workflow(
         study=jobs.plan.name,
         n_cells=len(jobs.plan.cells),
-        n_trained=len({record for record in records if record.exists()} - {part.record for part in trained}),
+        n_trained=len(
+            {record for record in records if record.exists()} - {part.record for part in trained}
+        ),
         n_jobs=len(planned),
         flops=sum(part.flops for part in trained),
         logs=jobs.study_dir / "logs",

@@ -1,4 +1,5 @@
-"""What a run of the workflow shows on one line: cells trained, jobs done, time left, and what runs."""
+"""What a run of the workflow shows on one line: cells trained, jobs done, time left, and what
+runs."""
 
 import json
 import os
@@ -39,7 +40,9 @@ class Part:
         """Return how much of it is trained, 1 once its record is there."""
         if self.record.exists():
             return 1.0
-        share: float = (last_row(self.history).get("step", self.start) - self.start) / (self.end - self.start)
+        share: float = (last_row(self.history).get("step", self.start) - self.start) / (
+            self.end - self.start
+        )
         return min(max(share, 0.0), 0.999)  # its evaluation and export are left
 
 
@@ -105,36 +108,59 @@ class Status:
         self._n_done += done
 
     def line(self) -> str:
-        """Return the line: cells, jobs, time left, what trains with loss and speed, and the rules of other jobs."""
+        """Return the line: cells, jobs, time left, what trains with loss and speed, and the rules
+        of other jobs."""
         self._shares |= {part: part.share() for part, share in self._shares.items() if share < 1}
         workflow = self.workflow
-        trained = workflow.n_trained + sum(share == 1 for part, share in self._shares.items() if part.is_cell)
+        trained = workflow.n_trained + sum(
+            share == 1 for part, share in self._shares.items() if part.is_cell
+        )
         counts = f"{workflow.study}: {trained} of {workflow.n_cells} cells trained"
         counts += f", {self._n_done} of {workflow.n_jobs} jobs{self._time_left()}"
         # A job trains its cells one after the other: the first that has not ended.
-        open_parts = [[part for part in parts if self._shares[part] < 1][:1] for _, parts in self._running.values()]
+        open_parts = [
+            [part for part in parts if self._shares[part] < 1][:1]
+            for _, parts in self._running.values()
+        ]
         rows = [(part.label, last_row(part.history)) for first in open_parts for part in first]
-        said = [f"{label}: loss {row['loss']:.3f}" if row else f"{label} starts" for label, row in rows[:_SHOWN_RUNS]]
+        said = [
+            f"{label}: loss {row['loss']:.3f}" if row else f"{label} starts"
+            for label, row in rows[:_SHOWN_RUNS]
+        ]
         said += [f"{len(rows) - _SHOWN_RUNS} more"] if len(rows) > _SHOWN_RUNS else []
         speed = sum(row.get("tokens_per_second") or 0 for _, row in rows)
         said += [f"{readable_count(round(speed))} tokens/s"] if speed else []
-        rules = Counter(rule for first, (rule, _) in zip(open_parts, self._running.values(), strict=True) if not first)
+        rules = Counter(
+            rule
+            for first, (rule, _) in zip(open_parts, self._running.values(), strict=True)
+            if not first
+        )
         others = [f"{count} {rule}" if count > 1 else rule for rule, count in rules.items()]
         return " | ".join(filter(None, (counts, ", ".join(said), ", ".join(others))))
 
     def _time_left(self) -> str:
-        """Return how long training takes at its speed in this run; empty while that is unknown, and at its end."""
+        """Return how long training takes at its speed in this run; empty while that is unknown, and
+        at its end."""
         flops = sum(part.flops * share for part, share in self._shares.items())
         if self._start is None or flops <= self._flops_before or flops >= self.workflow.flops:
             return ""
-        seconds = (self.clock() - self._start) / (flops - self._flops_before) * (self.workflow.flops - flops)
+        seconds = (
+            (self.clock() - self._start)
+            / (flops - self._flops_before)
+            * (self.workflow.flops - flops)
+        )
         return f", {hours(seconds)} of training left"
 
 
 def describe_failure(
-    rule: str, wildcards: Iterable[str], logs: Iterable[str], facts: Mapping[str, object], said: str | None
+    rule: str,
+    wildcards: Iterable[str],
+    logs: Iterable[str],
+    facts: Mapping[str, object],
+    said: str | None,
 ) -> str:
-    """Return what is said of a failed job: its rule, what the executor ``said``, ``facts``, the end of its logs.
+    """Return what is said of a failed job: its rule, what the executor ``said``, ``facts``, the end
+    of its logs.
 
     Facts are such as the job's number on a cluster.
     """
@@ -143,7 +169,11 @@ def describe_failure(
     lines += [f"  {line}" for line in (said or "").splitlines()]
     lines += [f"  {name}: {value}" for name, value in facts.items()]
     for log in map(Path, logs):
-        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else "(there is none)"
+        text = (
+            log.read_text(encoding="utf-8", errors="replace")
+            if log.is_file()
+            else "(there is none)"
+        )
         end = text.splitlines()[-_LOG_LINES:] or ["(it is empty)"]
         lines += [f"  {log} ends with:", *(f"    {line[:_LINE_CHARACTERS]}" for line in end)]
     return "\n".join(lines)

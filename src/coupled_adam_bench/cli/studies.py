@@ -1,4 +1,5 @@
-"""The commands about whole studies and whole models, and those that write parts of the documentation."""
+"""The commands about whole studies and whole models, and those that write parts of the
+documentation."""
 
 import argparse
 from pathlib import Path
@@ -44,7 +45,10 @@ def _describe_jobs(plan: "Plan") -> str:
     from coupled_adam_bench.cli.jobs import Jobs
     from embedding_geometry.table import align
 
-    title = "What jobs ask a cluster for, before the profile's set-resources and the limits of its partitions"
+    title = (
+        "What jobs ask a cluster for, before the profile's set-resources and the limits of its"
+        " partitions"
+    )
     return "\n".join(["", title, *align(Jobs(plan).asked(), n_left=1), ""])
 
 
@@ -54,8 +58,18 @@ def _describe_cells(plan: "Plan") -> str:
 
     rows = [["cell", "parameters", "tokens", "steps", "FLOPs"]]
     for cell in plan.trained.values():
-        rows.append([cell.id, f"{cell.n_params:,}", f"{cell.n_tokens:,}", f"{cell.steps:,}", f"{cell.flops:.2e}"])
-    shared = [prefix.n_tokens for trunk in plan.trunks.values() for prefix in trunk.prefixes.values()]
+        rows.append(
+            [
+                cell.id,
+                f"{cell.n_params:,}",
+                f"{cell.n_tokens:,}",
+                f"{cell.steps:,}",
+                f"{cell.flops:.2e}",
+            ]
+        )
+    shared = [
+        prefix.n_tokens for trunk in plan.trunks.values() for prefix in trunk.prefixes.values()
+    ]
     once = [trunk.run.n_tokens for trunk in plan.trunks.values()]
     trained = sum(cell.n_tokens for cell in plan.trained.values()) - sum(shared) + sum(once)
     note = f"{trained:,} tokens are trained on, those that cells share before their decay once"
@@ -70,7 +84,10 @@ def _describe_stated(plan: "Plan") -> str:
     from coupled_adam_bench.statistics.preregistered import stated_table
     from embedding_geometry.table import align
 
-    title = f"Stated in {plan.stated.path} (SHA-256 {plan.stated.sha256[:12]}); the power is that at one place"
+    title = (
+        f"Stated in {plan.stated.path} (SHA-256 {plan.stated.sha256[:12]}); the power is that at"
+        " one place"
+    )
     return "\n".join(["", title, *align(stated_table(layout_of(plan)), n_left=3), ""])
 
 
@@ -78,7 +95,11 @@ def _fetch(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.data.sources import BYTES_PER_TOKEN
     from coupled_adam_bench.tools.fetch import fetch
 
-    fetch(plan_of(arguments), dry_run=arguments.dry_run, bytes_per_token=arguments.bytes_per_token or BYTES_PER_TOKEN)
+    fetch(
+        plan_of(arguments),
+        dry_run=arguments.dry_run,
+        bytes_per_token=arguments.bytes_per_token or BYTES_PER_TOKEN,
+    )
 
 
 def _rehearse(arguments: argparse.Namespace) -> int:
@@ -98,7 +119,9 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.figure is not None and arguments.figure.suffix not in _FIGURE_ENDINGS:
         raise ValueError(f"--figure: {arguments.figure} must end in {' or '.join(_FIGURE_ENDINGS)}")
     lists = read_word_lists(arguments.word_similarity, Path(Paths().word_similarity))
-    models, failed = compare.measure_models(arguments.models, lists, arguments.text, arguments.tokenizer, known_of)
+    models, failed = compare.measure_models(
+        arguments.models, lists, arguments.text, arguments.tokenizer, known_of
+    )
     if models:
         print(compare.table_of(models), end="")
         if arguments.json is not None:
@@ -142,37 +165,78 @@ def _schema(arguments: argparse.Namespace) -> None:
 def add_commands(stage: AddCommand) -> None:
     """Add the commands of this module to the command line."""
     sub = stage("plan", _write_plan, "validate a study and write its plan", plan=False)
-    sub.add_argument("--study", type=Path, required=True, help="a study's YAML file; its parts, if any, lie beside it")
+    sub.add_argument(
+        "--study",
+        type=Path,
+        required=True,
+        help="a study's YAML file; its parts, if any, lie beside it",
+    )
     sub.add_out("the plan, JSON")
-    sub = stage("describe", _describe, "say what a study takes: time, memory, disk, money, and what is done")
+    sub = stage(
+        "describe", _describe, "say what a study takes: time, memory, disk, money, and what is done"
+    )
     sub.add_argument("--out", type=Path, help="where to write the text")
     sub.add_argument("--json", type=Path, help="where to write everything, of each cell too")
     sub.add_argument("--all", action="store_true", help="list every cell as well")
-    sub = stage("fetch", _fetch, "download all that a study needs into paths.hub_mirror and paths.word_similarity")
-    sub.add_argument("--dry-run", action="store_true", help="only say how much it takes, and whether the disk has it")
-    sub.add_argument(
-        "--bytes-per-token", type=float, help="text to fetch for each token of data.max_tokens (default: 5)"
+    sub = stage(
+        "fetch",
+        _fetch,
+        "download all that a study needs into paths.hub_mirror and paths.word_similarity",
     )
-    sub = stage("rehearse", _rehearse, "rehearse a study without a GPU; exit status 1 if something was found")
+    sub.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say how much it takes, and whether the disk has it",
+    )
+    sub.add_argument(
+        "--bytes-per-token",
+        type=float,
+        help="text to fetch for each token of data.max_tokens (default: 5)",
+    )
+    sub = stage(
+        "rehearse",
+        _rehearse,
+        "rehearse a study without a GPU; exit status 1 if something was found",
+    )
     sub.add_templates()
-    sub.add_argument("--gpu-gb", type=float, default=80, help="memory of a GPU in 10^9 bytes (default: %(default)s)")
+    sub.add_argument(
+        "--gpu-gb",
+        type=float,
+        default=80,
+        help="memory of a GPU in 10^9 bytes (default: %(default)s)",
+    )
     sub = stage("measure", _measure, measuring.DESCRIPTION, plan=False)
     lists = "what fetch has written, if it is there"
     measuring.add_arguments(sub, default_lists=lists, default_counts="those of the data of a cell")
-    sub.add_argument("--figure", type=Path, help=f"where to draw spectra and curves: {', '.join(_FIGURE_ENDINGS)}")
+    sub.add_argument(
+        "--figure",
+        type=Path,
+        help=f"where to draw spectra and curves: {', '.join(_FIGURE_ENDINGS)}",
+    )
     summary = (
-        "train and evaluate cells of a manifest again, elsewhere; exit status 0: they reproduce, 1: one does not, "
-        "2: one could not be checked"
+        "train and evaluate cells of a manifest again, elsewhere; exit status 0: they reproduce, 1:"
+        " one does not, 2: one could not be checked"
     )
     sub = stage("verify", _verify, summary, plan=False)
     sub.add_argument("manifest", type=Path, help="results/<study>/manifest.json")
     which = sub.add_mutually_exclusive_group(required=True)
     which.add_argument("--cells", action="extend", nargs="+", help="cell ids")
-    which.add_argument("--sample", type=positive, metavar="K", help="K of the trained cells, drawn at random")
-    sub.add_argument("--sample-seed", type=int, default=0, help="seed of that draw (default: %(default)s)")
-    sub.add_argument("--folder", type=Path, help="where to train, and go on later (default: a temporary folder)")
+    which.add_argument(
+        "--sample", type=positive, metavar="K", help="K of the trained cells, drawn at random"
+    )
     sub.add_argument(
-        "--tolerance", action="extend", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's"
+        "--sample-seed", type=int, default=0, help="seed of that draw (default: %(default)s)"
+    )
+    sub.add_argument(
+        "--folder", type=Path, help="where to train, and go on later (default: a temporary folder)"
+    )
+    sub.add_argument(
+        "--tolerance",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="METRIC=NUMBER",
+        help="in place of the default's",
     )
     sub.add_argument(
         "--config",
@@ -182,13 +246,22 @@ def add_commands(stage: AddCommand) -> None:
         metavar="KEY=VALUE",
         help="the study's paths, as 'paths={text: FOLDER}'",
     )
-    sub.add_argument("--threads", type=positive, help="threads of training and evaluation (default: the study's)")
-    what = "trainings of a cell whose numbers lie off, to measure how far rounding moves them (default: %(default)s)"
+    sub.add_argument(
+        "--threads", type=positive, help="threads of training and evaluation (default: the study's)"
+    )
+    what = (
+        "trainings of a cell whose numbers lie off, to measure how far rounding moves them"
+        " (default: %(default)s)"
+    )
     sub.add_argument("--repeats", type=positive, default=3, metavar="K", help=what)
     sub.add_device()
-    summary = "take runs that were trained elsewhere into results/; exit status 1 if one was left out"
-    sub = stage("merge", _merge, summary, plan=False)
-    sub.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a results folder of another place")
-    stage("schema", _schema, "write the JSON schemas of studies, bundles and results", plan=False).add_out(
-        "their folder"
+    summary = (
+        "take runs that were trained elsewhere into results/; exit status 1 if one was left out"
     )
+    sub = stage("merge", _merge, summary, plan=False)
+    sub.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="a results folder of another place"
+    )
+    stage(
+        "schema", _schema, "write the JSON schemas of studies, bundles and results", plan=False
+    ).add_out("their folder")

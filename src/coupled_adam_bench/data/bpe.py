@@ -1,6 +1,7 @@
 """Learns the byte-level BPE of a study from its own text: from documents of train alone.
 
-The pieces of text that are merged are those of GPT-2's pattern. The merges are the same for any number of threads.
+The pieces of text that are merged are those of GPT-2's pattern. The merges are the same for any
+number of threads.
 """
 
 import json
@@ -24,20 +25,26 @@ from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.config.data import BYTES_AND_EOT
 
 MIN_FREQUENCY = 2
-"""Occurrences that a pair needs to be merged, as in the class ByteLevelBPETokenizer of the library ``tokenizers``."""
+"""Occurrences that a pair needs to be merged, as in the class ByteLevelBPETokenizer of the library
+``tokenizers``."""
 _PIECE_CHARACTERS = 2**16
-"""Length from which a document is cut: the library holds 256 pieces at once, and a document can have many MB."""
-# White space as in GPT-2's pattern, which unlike Python's does not count the separators 1C to 1F, and everything else.
+"""Length from which a document is cut: the library holds 256 pieces at once, and a document can
+have many MB."""
+# White space as in GPT-2's pattern, which unlike Python's does not count the separators 1C to 1F,
+# and everything else.
 _SPACE, _INK = r"[^\S\x1c-\x1f]", r"[\S\x1c-\x1f]"
 _CUT = re.compile(rf"{_INK}(?=[ \n])")  # the pattern never matches across this place
 # The library needs a time that grows with the square of a run that the pattern takes as one word.
 _LONG_RUN = re.compile(rf"{_INK}{{1000}}|{_SPACE}{{1000}}")
-_SHORT_RUNS = re.compile(rf"{_SPACE}{{0,999}}+(?:{_INK}{{1,999}}+{_SPACE}{{1,999}}+)*+{_INK}{{0,999}}+")
+_SHORT_RUNS = re.compile(
+    rf"{_SPACE}{{0,999}}+(?:{_INK}{{1,999}}+{_SPACE}{{1,999}}+)*+{_INK}{{0,999}}+"
+)
 
 
 @dataclass(frozen=True)
 class Bpe:
-    """The merges of a byte-level BPE in the order in which they were learned, and the text that they are from."""
+    """The merges of a byte-level BPE in the order in which they were learned, and the text that
+    they are from."""
 
     merges: Merges
     n_documents: int
@@ -51,25 +58,32 @@ class Bpe:
 
 
 def learn_bpe(study: Study, data_id: str, out: Path, threads: int) -> Bpe:
-    """Return the BPE of ``data.vocab_size`` tokens, with those of the 256 bytes and end-of-text, of a study's text.
+    """Return the BPE of ``data.vocab_size`` tokens, with those of the 256 bytes and end-of-text, of
+    a study's text.
 
-    After an interruption of the data's preparation in ``out``, the next call returns what was learned. Raises
-    ``ValueError`` for invalid input, and if the text has too few different pieces for so many tokens.
+    After an interruption of the data's preparation in ``out``, the next call returns what was
+    learned. Raises ``ValueError`` for invalid input, and if the text has too few different pieces
+    for so many tokens.
     """
     record = shards_dir(out) / "bpe.json"
     if (learned := _read(record, data_id)) is not None:
         return learned
     text = _TrainText(study, shards_dir(out) / "hub")
     with (
-        environment({"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false"}),
+        environment(
+            {
+                "RAYON_NUM_THREADS": str(threads),
+                "TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false",
+            }
+        ),
         Progress(None, "character", f"learn the BPE of {data_id}") as progress,
     ):
         merges = _merges(text.pieces(progress), study.data.vocab_size - BYTES_AND_EOT)
     if (n_types := BYTES_AND_EOT + len(merges)) < study.data.vocab_size:
         raise ValueError(
-            f"data.vocab_size: {study.data.vocab_size}, but the text supports a BPE of {n_types} tokens "
-            f"({text.n_documents} documents of train with {text.n_characters:,} characters were read); set it to at "
-            f"most {n_types}, or give more text"
+            f"data.vocab_size: {study.data.vocab_size}, but the text supports a BPE of {n_types}"
+            f" tokens ({text.n_documents} documents of train with {text.n_characters:,} characters"
+            f" were read); set it to at most {n_types}, or give more text"
         )
     learned = Bpe(merges, text.n_documents, text.n_characters, version("tokenizers"))
     write_sealed(record, {"data_id": data_id, **asdict(learned)})
@@ -82,7 +96,12 @@ def _read(record: Path, data_id: str) -> Bpe | None:
         if values.pop("data_id") != data_id:
             return None
         return Bpe(**values | {"merges": [(first, second) for first, second in values["merges"]]})
-    except (ValueError, OSError, KeyError, TypeError):  # there is none, it is damaged or of another version
+    except (
+        ValueError,
+        OSError,
+        KeyError,
+        TypeError,
+    ):  # there is none, it is damaged or of another version
         return None
 
 
@@ -91,12 +110,16 @@ class _TrainText:
 
     def __init__(self, study: Study, downloads: Path) -> None:
         self._corpus, self._split = Corpus(study, downloads), study.data.split
-        # A token stands for a character or more, so documents up to max_tokens characters are read for the bins too.
-        self._limit = min(study.data.bpe_characters, study.data.max_tokens or study.data.bpe_characters)
+        # A token stands for a character or more, so documents up to max_tokens characters are read
+        # for the bins too.
+        self._limit = min(
+            study.data.bpe_characters, study.data.max_tokens or study.data.bpe_characters
+        )
         self.n_documents = self.n_characters = 0
 
     def pieces(self, progress: Progress) -> Iterator[str]:
-        """Yield the text in pieces of bounded length; ``ValueError`` if a mirror has too little of it."""
+        """Yield the text in pieces of bounded length; ``ValueError`` if a mirror has too little of
+        it."""
         for text in self._corpus:
             if SPLITS[split_of(text.encode(), self._split)] != "train":
                 continue
@@ -111,9 +134,11 @@ class _TrainText:
 
 
 def cut(text: str) -> Iterator[str]:
-    """Yield a text in pieces of 65536 characters or somewhat more, in which GPT-2's pattern finds the same words.
+    """Yield a text in pieces of 65536 characters or somewhat more, in which GPT-2's pattern finds
+    the same words.
 
-    A run of 1000 characters without white space, or of nothing else, ends a piece too, so longer words are cut.
+    A run of 1000 characters without white space, or of nothing else, ends a piece too, so longer
+    words are cut.
     """
     start = 0
     while (place := _CUT.search(text, start + _PIECE_CHARACTERS - 1)) is not None:
@@ -132,7 +157,8 @@ def _without_long_runs(piece: str) -> Iterator[str]:
 
 
 def _merges(pieces: Iterator[str], n_merges: int) -> Merges:
-    """Return the merges of a BPE in their order: ``n_merges`` of them, or fewer if no pair occurs twice any more."""
+    """Return the merges of a BPE in their order: ``n_merges`` of them, or fewer if no pair occurs
+    twice any more."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,4 +1,5 @@
-"""Comparison of prepared data with ``meta.json``; it imports nothing heavy, as it runs before the first job."""
+"""Comparison of prepared data with ``meta.json``; it imports nothing heavy, as it runs before the
+first job."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,7 +12,8 @@ from coupled_adam_bench.store.files import await_files, read_sealed, sha256_file
 
 META = "meta.json"
 VERIFIED = "verified.json"
-"""SHA-256 of large files as they were read last, each with inode, size and times of the file then."""
+"""SHA-256 of large files as they were read last, each with inode, size and times of the file
+then."""
 DAMAGED = "meta.json.damaged"
 """Name of ``meta.json`` after damage was detected, until the data are prepared again."""
 TOKENIZER = "tokenizer"
@@ -21,7 +23,8 @@ WORD_PAIRS = f"{WORD_SIMILARITY}/synthetic.tsv"
 TREES = (TOKENIZER, TASKS, WORD_SIMILARITY)
 """Subfolders of the data."""
 SMALL_BYTES = 64 * 2**20
-"""Size below which a file's contents are checked when the workflow starts; for larger files, bins, only the size is."""
+"""Size below which a file's contents are checked when the workflow starts; for larger files, bins,
+only the size is."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ def checksums_to_json(files: Mapping[str, Checksum]) -> dict[str, Any]:
 
 
 def read_meta(path: Path) -> tuple[dict[str, Any], dict[str, Checksum]]:
-    """Read a ``meta.json`` and return its values and the checksums of all other files of the data by name.
+    """Read a ``meta.json`` and return its values and the checksums of all other files of the data
+    by name.
 
     Raises ``ValueError`` if it is missing, damaged or has another form.
     """
@@ -55,7 +59,8 @@ def read_meta(path: Path) -> tuple[dict[str, Any], dict[str, Checksum]]:
 
 
 def split_checksums(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each split's bin by the split's name; see :func:`read_meta` for errors."""
+    """Return the SHA-256 of each split's bin by the split's name; see :func:`read_meta` for
+    errors."""
     values, files = read_meta(folder / META)
     return {split: files[described["file"]].sha256 for split, described in values["splits"].items()}
 
@@ -64,7 +69,8 @@ def split_checksums(folder: Path) -> dict[str, str]:
 def _sha256(path: Path, signature: tuple[int, ...]) -> str:
     """Return the SHA-256 of a file, kept in this process for as long as the file has its signature.
 
-    That of a large file is kept in its folder, too: every job would read a corpus of terabytes again.
+    That of a large file is kept in its folder, too: every job would read a corpus of terabytes
+    again.
     """
     kept_signature, size = list(signature[1:]), signature[2]
     if size < SMALL_BYTES:
@@ -81,13 +87,15 @@ def _sha256(path: Path, signature: tuple[int, ...]) -> str:
 
 
 def signature(path: Path) -> tuple[int, ...]:
-    """Return what differs when a file was written or replaced: device, inode, size and the times of both changes."""
+    """Return what differs when a file was written or replaced: device, inode, size and the times of
+    both changes."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def file_damage(path: Path, expected: Checksum, contents: bool = True) -> str | None:
-    """Return a sentence that says how a file differs from its checksum, or ``None``; without ``contents``, by size."""
+    """Return a sentence that says how a file differs from its checksum, or ``None``; without
+    ``contents``, by size."""
     if not path.is_file():
         return f"{path}: missing"
     if (size := path.stat().st_size) != expected.bytes:
@@ -98,22 +106,28 @@ def file_damage(path: Path, expected: Checksum, contents: bool = True) -> str | 
 
 
 def data_is_damaged(folder: Path, below_bytes: float = SMALL_BYTES) -> str | None:
-    """Return a sentence that names a damaged file of the data; ``None`` if all are whole, or not prepared yet.
+    """Return a sentence that names a damaged file of the data; ``None`` if all are whole, or not
+    prepared yet.
 
-    It compares the seal of ``meta.json``, the sizes of all files, and the contents of files below ``below_bytes``.
+    It compares the seal of ``meta.json``, the sizes of all files, and the contents of files below
+    ``below_bytes``.
     """
     if not (folder / META).exists():
         return None
     try:
         _, files = read_meta(folder / META)
-        problems = [file_damage(folder / name, file, file.bytes < below_bytes) for name, file in files.items()]
+        problems = [
+            file_damage(folder / name, file, file.bytes < below_bytes)
+            for name, file in files.items()
+        ]
     except (ValueError, OSError) as error:
         return str(error)
     return next((problem for problem in problems if problem), None)
 
 
 def mark_damaged(folder: Path) -> str:
-    """Rename ``meta.json``, so that the next start of the workflow prepares the data; return advice for the user."""
+    """Rename ``meta.json``, so that the next start of the workflow prepares the data; return advice
+    for the user."""
     try:
         (folder / META).replace(folder / DAMAGED)
     except FileNotFoundError:  # another process has renamed it
@@ -136,14 +150,17 @@ def _open_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Checksum]]:
 
 
 def open_meta(folder: Path) -> dict[str, Any]:
-    """Return the values of ``meta.json``; if it is damaged, mark it and raise ``ValueError`` with advice."""
+    """Return the values of ``meta.json``; if it is damaged, mark it and raise ``ValueError`` with
+    advice."""
     return _open_meta(folder)[0]
 
 
 def verified_file(folder: Path, name: str, contents: bool = True) -> Path:
-    """Return the path of a file of the data after comparing its size and contents with ``meta.json``.
+    """Return the path of a file of the data after comparing its size and contents with
+    ``meta.json``.
 
-    A file is read once per process. If it is damaged, the data are marked, and a ``ValueError`` gives advice.
+    A file is read once per process. If it is damaged, the data are marked, and a ``ValueError``
+    gives advice.
     """
     if problem := file_damage(folder / name, _open_meta(folder)[1][name], contents):
         raise ValueError(f"{problem}; {mark_damaged(folder)}")
@@ -151,5 +168,10 @@ def verified_file(folder: Path, name: str, contents: bool = True) -> Path:
 
 
 def verified_tree(folder: Path, prefix: str) -> list[Path]:
-    """Return the sorted paths of all files in a subfolder of the data, each verified as by :func:`verified_file`."""
-    return [verified_file(folder, name) for name in sorted(_open_meta(folder)[1]) if name.startswith(f"{prefix}/")]
+    """Return the sorted paths of all files in a subfolder of the data, each verified as by
+    :func:`verified_file`."""
+    return [
+        verified_file(folder, name)
+        for name in sorted(_open_meta(folder)[1])
+        if name.startswith(f"{prefix}/")
+    ]

@@ -1,4 +1,5 @@
-"""Reads the documents of a file of text, one by one, in bounded memory: .txt, .jsonl and .parquet, packed or not."""
+"""Reads the documents of a file of text, one by one, in bounded memory: .txt, .jsonl and .parquet,
+packed or not."""
 
 import codecs
 import gzip
@@ -28,8 +29,11 @@ class RowError(ValueError):
     """Says why a row of a file has no valid text; the rows after it can be read."""
 
 
-def file_documents(path: Path, origin: str, text_field: str, txt_document: str) -> Iterator[str | RowError]:
-    """Yield the documents of a file, which may be empty, and for a row without valid text the error that says so.
+def file_documents(
+    path: Path, origin: str, text_field: str, txt_document: str
+) -> Iterator[str | RowError]:
+    """Yield the documents of a file, which may be empty, and for a row without valid text the error
+    that says so.
 
     Messages call the file ``origin``. ``ValueError`` for a file that cannot be read further.
     """
@@ -47,15 +51,19 @@ def file_documents(path: Path, origin: str, text_field: str, txt_document: str) 
             else:
                 yield from _txt_documents(origin, stream, txt_document)
         except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # the disk's; those of gzip and zstd have none
+            if (
+                isinstance(error, OSError) and error.errno is not None
+            ):  # the disk's; those of gzip and zstd have none
                 raise
             raise ValueError(
-                f"{origin}: truncated or damaged {path.suffix} file ({error}); fetch it again or remove it"
+                f"{origin}: truncated or damaged {path.suffix} file ({error}); fetch it again or"
+                " remove it"
             ) from None
 
 
 def _open(path: Path) -> Any:
-    """Return what a file holds, unpacked; reading a damaged one raises EOFError or an error of its format's library."""
+    """Return what a file holds, unpacked; reading a damaged one raises EOFError or an error of its
+    format's library."""
     packing = packing_of(path)
     if packing == ".gz":
         return gzip.open(path)
@@ -64,7 +72,9 @@ def _open(path: Path) -> Any:
     if packing == ".zst":
         import pyarrow as pa
 
-        return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"), _CHUNK_BYTES)
+        return io.BufferedReader(
+            pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"), _CHUNK_BYTES
+        )
     return path.open("rb")
 
 
@@ -81,15 +91,20 @@ def packing_of(path: Path) -> str:
 
 
 def text_bytes(path: Path, field: str) -> int:
-    """Return the size of the text in a file of a dataset, for .parquet by what its metadata says."""
+    """Return the size of the text in a file of a dataset, for .parquet by what its metadata
+    says."""
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
         groups = pq.ParquetFile(path).metadata
         columns = [
-            groups.row_group(i).column(j) for i in range(groups.num_row_groups) for j in range(groups.num_columns)
+            groups.row_group(i).column(j)
+            for i in range(groups.num_row_groups)
+            for j in range(groups.num_columns)
         ]
-        return sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
+        return sum(
+            column.total_uncompressed_size for column in columns if column.path_in_schema == field
+        )
     documents = file_documents(path, str(path), field, "line")
     return sum(len(text.encode()) for text in documents if isinstance(text, str))
 
@@ -117,7 +132,9 @@ def _txt_documents(path: str, stream: IO[bytes], document: str) -> Iterator[str]
     for _, text in _lines(path, stream, MAX_DOCUMENT_BYTES):
         line_bytes = len(text.encode())
         is_separator = document == "paragraph" and text.isspace()
-        if lines and (is_separator or document == "line" or n_bytes + line_bytes > MAX_DOCUMENT_BYTES):
+        if lines and (
+            is_separator or document == "line" or n_bytes + line_bytes > MAX_DOCUMENT_BYTES
+        ):
             yield "".join(lines).rstrip(line_end)
             lines, n_bytes = [], 0
         if not is_separator:
@@ -128,7 +145,8 @@ def _txt_documents(path: str, stream: IO[bytes], document: str) -> Iterator[str]
 
 
 def _whole_lines(stream: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """Yield (number from 1, line), with None in place of a line of more than ``max_bytes``, which is passed over."""
+    """Yield (number from 1, line), with None in place of a line of more than ``max_bytes``, which
+    is passed over."""
     for number in count(1):
         line: bytes | None = stream.readline(max_bytes + 1)
         if not line:
@@ -160,7 +178,9 @@ def _text_of_line(path: str, number: int, line: bytes | None, field: str) -> str
     except (ValueError, RecursionError) as error:
         return RowError(f"{place}: not valid JSON ({error}); {rule}")
     if not isinstance(row, dict):
-        return RowError(f"{place}: a JSON {type(row).__name__}, but each line must be an object with {field!r}")
+        return RowError(
+            f"{place}: a JSON {type(row).__name__}, but each line must be an object with {field!r}"
+        )
     return _text_of(row, field, place)
 
 
@@ -173,7 +193,9 @@ def _text_of(row: dict[str, Any], field: str, place: str) -> str | RowError:
     """Return the text of a row, which is empty if it is null."""
     if field not in row:
         fields = ", ".join(map(repr, row)) or "none"
-        return RowError(f"{place}: no field {field!r}; fields there: {fields}; set data.source.text_field")
+        return RowError(
+            f"{place}: no field {field!r}; fields there: {fields}; set data.source.text_field"
+        )
     text = row[field]
     if text is None:
         return ""
@@ -186,8 +208,8 @@ def _text_of(row: dict[str, Any], field: str, place: str) -> str | RowError:
         text.encode()
     except UnicodeEncodeError as error:
         return RowError(
-            f"{place}: field {field!r} is not valid Unicode (half of a surrogate pair at character {error.start}); "
-            "remove the row"
+            f"{place}: field {field!r} is not valid Unicode (half of a surrogate pair at character"
+            f" {error.start}); remove the row"
         )
     return text
 

@@ -1,4 +1,5 @@
-"""Datasets of the Hugging Face hub: which files they are at which commit, and their download by the hub's library."""
+"""Datasets of the Hugging Face hub: which files they are at which commit, and their download by the
+hub's library."""
 
 import errno
 import socket
@@ -24,7 +25,8 @@ Result = TypeVar("Result")
 
 
 class PlaceError(ValueError):
-    """Says why a place cannot serve a dataset, and what to set for a corpus; ``problem`` is the first alone."""
+    """Says why a place cannot serve a dataset, and what to set for a corpus; ``problem`` is the
+    first alone."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem}; {advice}")
@@ -36,18 +38,28 @@ class HubAwayError(ValueError):
 
 
 def patiently(what: str, minutes: float, call: Callable[[], Result], most_bytes: int = 0) -> Result:
-    """Return what ``call`` returns, and call it again after each error that passes; say so on stderr.
+    """Return what ``call`` returns, and call it again after each error that passes; say so on
+    stderr.
 
-    These are broken and stalled connections, HTTP 408, 425, 429 and 5xx. Raises ``HubAwayError`` after ``minutes`` of
-    them, and at once if the name of the server is not known. Errors that do not pass go through, such as that of a file
-    of more than ``most_bytes``.
+    These are broken and stalled connections, HTTP 408, 425, 429 and 5xx. Raises ``HubAwayError``
+    after ``minutes`` of them, and at once if the name of the server is not known. Errors that do
+    not pass go through, such as that of a file of more than ``most_bytes``.
     """
     from huggingface_hub import constants
-    from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
+    from tenacity import (
+        RetryCallState,
+        Retrying,
+        retry_if_exception,
+        stop_after_delay,
+        wait_exponential,
+    )
 
     def say_so(state: RetryCallState) -> None:
         assert state.outcome is not None
-        say(f"{what}: {_in_short(state.outcome.exception())}; trying again in {state.upcoming_sleep:.0f} s")
+        say(
+            f"{what}: {_in_short(state.outcome.exception())}; trying again in"
+            f" {state.upcoming_sleep:.0f} s"
+        )
 
     def bounded_call() -> Result:
         with bounded(minutes, most_bytes):
@@ -71,8 +83,8 @@ def patiently(what: str, minutes: float, call: Callable[[], Result], most_bytes:
         else:
             raise
         raise HubAwayError(
-            f"{what}: {_in_short(error)}; {given_up}. What is finished is kept: run again, connect this machine, or "
-            "download all on one that is connected (docs/data.md)"
+            f"{what}: {_in_short(error)}; {given_up}. What is finished is kept: run again, connect"
+            " this machine, or download all on one that is connected (docs/data.md)"
         ) from error
 
 
@@ -85,7 +97,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _status(error: BaseException | None) -> int | None:
     """Return the HTTP status that an error of the hub's library carries, or None."""
-    statuses = (getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error))
+    statuses = (
+        getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error)
+    )
     return next((status for status in statuses if status is not None), None)
 
 
@@ -99,18 +113,25 @@ def _passes(error: BaseException) -> bool:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     causes = list(_causes(error))
-    if any(isinstance(cause, PlaceError | OfflineModeIsEnabled | socket.gaierror) for cause in causes):
+    if any(
+        isinstance(cause, PlaceError | OfflineModeIsEnabled | socket.gaierror) for cause in causes
+    ):
         return False
     if (status := _status(error)) is not None:
         return status in (408, 425, 429) or status >= 500
-    # The library uses httpx or requests, depending on its version, and raises RuntimeError where hf_xet has failed.
+    # The library uses httpx or requests, depending on its version, and raises RuntimeError where
+    # hf_xet has failed.
     names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
-    return bool(names & {"ConnectionError", "TimeoutError", "TransportError", "RequestException", "RuntimeError"})
+    return bool(
+        names
+        & {"ConnectionError", "TimeoutError", "TransportError", "RequestException", "RuntimeError"}
+    )
 
 
 @contextmanager
 def _said_of(place: Place) -> Iterator[None]:
-    """Say in words what the hub's libraries found, and what to set; there are many types of their errors."""
+    """Say in words what the hub's libraries found, and what to set; there are many types of their
+    errors."""
     from huggingface_hub import errors
 
     try:
@@ -120,23 +141,34 @@ def _said_of(place: Place) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise
-        where, status, kinds = name_of(place), _status(error), {type(cause) for cause in _causes(error)}
+        where, status, kinds = (
+            name_of(place),
+            _status(error),
+            {type(cause) for cause in _causes(error)},
+        )
         if errors.OfflineModeIsEnabled in kinds:
             raise ValueError(
-                f"{where} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub; connect this machine, "
-                "download it first (target `fetch`, with paths.hub_mirror), or use the source 'files'"
+                f"{where} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub;"
+                " connect this machine, download it first (target `fetch`, with paths.hub_mirror),"
+                " or use the source 'files'"
             ) from error
         if errors.GatedRepoError in kinds or status == 403:
             problem = f" is gated (HTTP {status}): its terms must be accepted on its page"
-            advice = "do that, and set HF_TOKEN to a token of your account, or set data.source.dataset to a copy"
+            advice = (
+                "do that, and set HF_TOKEN to a token of your account, or set data.source.dataset"
+                " to a copy"
+            )
         elif errors.RevisionNotFoundError in kinds:
             problem = ": there is no such revision"
-            advice = "set data.source.revision to a commit or branch of the dataset, or leave it out for the newest"
+            advice = (
+                "set data.source.revision to a commit or branch of the dataset, or leave it out for"
+                " the newest"
+            )
         elif errors.RepositoryNotFoundError in kinds or status in (401, 404):
             problem = f" does not exist, was renamed or removed, or is private (HTTP {status})"
             advice = (
-                "set data.source.dataset to its new name or to a copy, data.source.preset to another corpus, or "
-                "HF_TOKEN if it is yours"
+                "set data.source.dataset to its new name or to a copy, data.source.preset to"
+                " another corpus, or HF_TOKEN if it is yours"
             )
         else:
             problem = f" cannot be read ({type(error).__name__}: {error})"
@@ -195,7 +227,8 @@ def name_of(place: Place) -> str:
 
 
 def list_place(place: Place, minutes: float) -> Listing:
-    """Return the files of a place; ``PlaceError`` for one that cannot serve, ``HubAwayError`` if the hub is away."""
+    """Return the files of a place; ``PlaceError`` for one that cannot serve, ``HubAwayError`` if
+    the hub is away."""
     import datasets
 
     datasets.disable_progress_bars()
@@ -214,31 +247,41 @@ def _list(place: Place) -> Listing:
         say(f"{name_of(place)} is now {info.id!r}: set data.source.dataset to that")
     tree = {
         entry.path: entry
-        for entry in api.list_repo_tree(info.id, recursive=True, revision=info.sha, repo_type="dataset")
+        for entry in api.list_repo_tree(
+            info.id, recursive=True, revision=info.sha, repo_type="dataset"
+        )
         if isinstance(entry, RepoFile)
     }
     script = f"{info.id.split('/')[-1]}.py"
     if script in tree:
         raise PlaceError(
-            f"{name_of(place)} has a loading script, {script}, which the library `datasets` refuses since version 4",
-            "set data.source.revision to 'refs/convert/parquet', or data.source.dataset to a copy in parquet",
+            f"{name_of(place)} has a loading script, {script}, which the library `datasets` refuses"
+            " since version 4",
+            "set data.source.revision to 'refs/convert/parquet', or data.source.dataset to a copy"
+            " in parquet",
         )
-    # Anybody may list the files of a gated dataset, and the library `datasets` hides the status: one file is asked for.
+    # Anybody may list the files of a gated dataset, and the library `datasets` hides the status:
+    # one file is asked for.
     if (path := next(iter(tree), None)) is not None:
         get_hf_file_metadata(hf_hub_url(info.id, path, repo_type="dataset", revision=info.sha))
     root = f"hf://datasets/{info.id}@{info.sha}/"
     files = []
     for path in _data_files(place, info.id, info.sha):
-        if not path.startswith(root):  # the library falls back to its cache when the connection breaks
+        if not path.startswith(
+            root
+        ):  # the library falls back to its cache when the connection breaks
             raise ConnectionError(f"the library gave {path} in place of {root}")
         entry = tree[path.removeprefix(root)]
         _check_file(place, Path(entry.path))
-        files.append(HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None))
+        files.append(
+            HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None)
+        )
     return Listing(place, info.id, info.sha, tuple(files))
 
 
 def _data_files(place: Place, dataset: str, commit: str) -> list[str]:
-    """Return the files that the library ``datasets`` reads for the configuration and split, in its order."""
+    """Return the files that the library ``datasets`` reads for the configuration and split, in its
+    order."""
     import datasets
 
     try:
@@ -246,7 +289,8 @@ def _data_files(place: Place, dataset: str, commit: str) -> list[str]:
     except ValueError as error:
         if "onfig" in str(error):
             raise PlaceError(
-                f"{name_of(place)}: {error}", f"set data.source.config_name, now {place.config_name!r}"
+                f"{name_of(place)}: {error}",
+                f"set data.source.config_name, now {place.config_name!r}",
             ) from None
         raise
     except FileNotFoundError as error:
@@ -256,21 +300,25 @@ def _data_files(place: Place, dataset: str, commit: str) -> list[str]:
     found = builder.config.data_files or {}
     if place.split not in found:
         raise PlaceError(
-            f"{name_of(place)} has no split {place.split!r}, only {', '.join(map(str, found)) or 'none'}",
+            f"{name_of(place)} has no split {place.split!r}, only"
+            f" {', '.join(map(str, found)) or 'none'}",
             "set data.source.split",
         )
     return [str(path) for path in found[place.split]]
 
 
 def _check_file(place: Place, path: Path) -> None:
-    """Raise ``PlaceError`` for a file that cannot be read, that says that it is a part only, or leads elsewhere."""
+    """Raise ``PlaceError`` for a file that cannot be read, that says that it is a part only, or
+    leads elsewhere."""
     if path.is_absolute() or ".." in path.parts:
         raise PlaceError(
-            f"{name_of(place)}: {path} leads out of the folder of the data set", "set data.source.dataset to a copy"
+            f"{name_of(place)}: {path} leads out of the folder of the data set",
+            "set data.source.dataset to a copy",
         )
     if kind_of(path) not in FORMATS:
         raise PlaceError(
-            f"{name_of(place)}: {path} is none of {', '.join(FORMATS)}, plain or as {', '.join(PACKINGS)}",
+            f"{name_of(place)}: {path} is none of {', '.join(FORMATS)}, plain or as"
+            f" {', '.join(PACKINGS)}",
             "set data.source.dataset or data.source.revision to a copy in parquet",
         )
     # The hub's own conversion stops at 5 GB and calls the split's folder so.
@@ -282,7 +330,8 @@ def _check_file(place: Place, path: Path) -> None:
 
 
 def download(listing: Listing, file: HubFile, folder: Path, minutes: float) -> Path:
-    """Return the path of a file of a dataset below ``folder``, after downloading it if it is not there whole.
+    """Return the path of a file of a dataset below ``folder``, after downloading it if it is not
+    there whole.
 
     ``ValueError`` if its size or, where the hub has one, its SHA-256 is not that of the listing.
     """
@@ -299,15 +348,19 @@ def download(listing: Listing, file: HubFile, folder: Path, minutes: float) -> P
             what,
             minutes,
             lambda: hf_hub_download(
-                listing.dataset, file.path, repo_type="dataset", revision=listing.commit, local_dir=folder
+                listing.dataset,
+                file.path,
+                repo_type="dataset",
+                revision=listing.commit,
+                local_dir=folder,
             ),
             most_bytes=file.bytes,
         )
     if problem := damage(target, file):
         target.unlink()
         raise ValueError(
-            f"data.source: {what}: {problem}: the hub or a proxy on the way sends other bytes than it lists; try again "
-            "later, or set data.source.dataset to a copy"
+            f"data.source: {what}: {problem}: the hub or a proxy on the way sends other bytes than"
+            " it lists; try again later, or set data.source.dataset to a copy"
         )
     return target
 

@@ -1,4 +1,5 @@
-"""Prepares the token bins of a study: it splits and tokenizes the documents in parallel and can be resumed."""
+"""Prepares the token bins of a study: it splits and tokenizes the documents in parallel and can be
+resumed."""
 
 import math
 import tempfile
@@ -35,7 +36,14 @@ from coupled_adam_bench.store.files import atomic_path, digest, remove
 from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.study import cells
 from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS
-from coupled_adam_bench.study.config import BinsSource, Data, FilesSource, HubSource, Study, SyntheticSource
+from coupled_adam_bench.study.config import (
+    BinsSource,
+    Data,
+    FilesSource,
+    HubSource,
+    Study,
+    SyntheticSource,
+)
 from coupled_adam_bench.study.inputs import other_files
 
 SHARD_CHARACTERS = 8 * 2**20
@@ -44,13 +52,15 @@ _COPY_BYTES = 2**24
 
 
 def prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
-    """Write a study's data to ``out``: token bins, ``unigram.npy``, tokenizer, evaluation sets and ``meta.json``.
+    """Write a study's data to ``out``: token bins, ``unigram.npy``, tokenizer, evaluation sets and
+    ``meta.json``.
 
-    ``unigram.npy`` is int64[vocab_size], the count of each token in train. All files are bit for bit the same for any
-    number of ``workers``. After an interruption, the next call reuses the finished shards in ``out/shards``. Whole data
-    are kept; if a file is damaged or missing, all are made again. If another process prepares the same data, this waits
-    for it. Raises ``ValueError`` for invalid input or a split too small to train on, and ``OSError`` with advice if the
-    disk is full.
+    ``unigram.npy`` is int64[vocab_size], the count of each token in train. All files are bit for
+    bit the same for any number of ``workers``. After an interruption, the next call reuses the
+    finished shards in ``out/shards``. Whole data are kept; if a file is damaged or missing, all are
+    made again. If another process prepares the same data, this waits for it. Raises ``ValueError``
+    for invalid input or a split too small to train on, and ``OSError`` with advice if the disk is
+    full.
     """
     try:
         with folder_lock(out):
@@ -61,14 +71,16 @@ def prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
         if error.errno in DISK_FULL:
             raise OSError(
                 error.errno,
-                f"no space left for {out} (needs about twice the size of the bins) or for temporary files in "
-                f"{tempfile.gettempdir()}; free some and run again: finished parts are kept",
+                f"no space left for {out} (needs about twice the size of the bins) or for temporary"
+                f" files in {tempfile.gettempdir()}; free some and run again: finished parts are"
+                " kept",
             ) from error
         raise
 
 
 def _is_complete(out: Path) -> bool:
-    """Tell whether ``out`` has its data: ``meta.json``, which is written last, and all its checksums match."""
+    """Tell whether ``out`` has its data: ``meta.json``, which is written last, and all its
+    checksums match."""
     if not (out / META).is_file():
         return False
     if (problem := data_is_damaged(out, below_bytes=math.inf)) is None:
@@ -91,7 +103,9 @@ def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
         words = language(source).names
         small_files += write_evaluation_sets(language(source), out)
     bpe = learn_bpe(study, data_id, out, workers) if study.data.tokenizer == "bpe" else None
-    small_files += save_tokenizer(study, words, out / TOKENIZER, None if bpe is None else bpe.merges)
+    small_files += save_tokenizer(
+        study, words, out / TOKENIZER, None if bpe is None else bpe.merges
+    )
     if isinstance(source, BinsSource):
         meta = copy_token_files(study, data_id, out)
     else:
@@ -104,11 +118,12 @@ def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
 
 
 def _check_files(study: Study, data_id: str) -> None:
-    """Raise ``ValueError`` if the files of a study are not those from which ``data_id`` was computed."""
+    """Raise ``ValueError`` if the files of a study are not those from which ``data_id`` was
+    computed."""
     if cells.data_id(study, cells.data_digest(study)) != data_id:
         raise ValueError(
-            f"data {study.data.name}: the files of the text or of the tokenizer have changed since the study was "
-            "started; start it again"
+            f"data {study.data.name}: the files of the text or of the tokenizer have changed since"
+            " the study was started; start it again"
         )
 
 
@@ -127,14 +142,21 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
     ):
         for job, whole, is_new in made:
             shard = whole
-            if study.data.max_tokens is not None and n_tokens + sum(whole.n_tokens) >= study.data.max_tokens:
+            if (
+                study.data.max_tokens is not None
+                and n_tokens + sum(whole.n_tokens) >= study.data.max_tokens
+            ):
                 is_capped = True
                 shard, is_new = make_shard(replace(job, limit=study.data.max_tokens - n_tokens))
             shards.append(shard)
             n_tokens += sum(shard.n_tokens)
             n_documents += sum(shard.n_documents)
             n_kept += not is_new
-            progress.update(sum(shard.n_tokens) - sum(shard.n_documents), documents=n_documents, parts_kept=n_kept)
+            progress.update(
+                sum(shard.n_tokens) - sum(shard.n_documents),
+                documents=n_documents,
+                parts_kept=n_kept,
+            )
             if is_capped:
                 break
     if corpus.shortfall is not None and not is_capped:
@@ -152,7 +174,9 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
             say(f"data {study.data.name}: {left_out}")
     if isinstance(source, FilesSource) and (others := other_files(study.paths.text)):
         facts["other_files"] = dict(sorted(others.items()))
-        named = ", ".join(f"{ending}: {number:,}" for ending, number in facts["other_files"].items())
+        named = ", ".join(
+            f"{ending}: {number:,}" for ending, number in facts["other_files"].items()
+        )
         say(f"data {study.data.name}: files with other endings are not read ({named})")
     if isinstance(source, HubSource) and corpus.listing is not None:
         facts["place"] = corpus.listing.facts()
@@ -182,7 +206,8 @@ def _count_tokens(file: Path, meta: Meta) -> npt.NDArray[np.int64]:
 
 
 def _jobs(data: Data, data_id: str, out: Path, corpus: Corpus) -> Iterator[ShardJob]:
-    """Yield the jobs of the source's shards, which are the same for any number of workers and after any restart."""
+    """Yield the jobs of the source's shards, which are the same for any number of workers and after
+    any restart."""
     if isinstance(data.source, SyntheticSource):
         for index in range(language(data.source).n_shards):
             yield ShardJob(data_id, data, out, index)
@@ -206,7 +231,8 @@ def _jobs(data: Data, data_id: str, out: Path, corpus: Corpus) -> Iterator[Shard
 
 
 def _finished_shards(out: Path, source: str, max_tokens: int | None) -> Iterator[Shard]:
-    """Yield the finished shards of a ``source`` from the first on, without the one that ``max_tokens`` cuts."""
+    """Yield the finished shards of a ``source`` from the first on, without the one that
+    ``max_tokens`` cuts."""
     n_tokens, index = 0, 0
     while source and (shard := read_shard(out, index)) is not None and shard.source == source:
         n_tokens, index = n_tokens + sum(shard.n_tokens), index + 1
@@ -218,7 +244,8 @@ def _finished_shards(out: Path, source: str, max_tokens: int | None) -> Iterator
 def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
     """Raise ``ValueError`` if a split has no window of ``seq_len`` inputs and their targets.
 
-    Say so if the largest run of the study reads more tokens than train has, or if few documents are held out.
+    Say so if the largest run of the study reads more tokens than train has, or if few documents are
+    held out.
     """
     training = study.training
     n_all = sum(part.n_documents for part in splits.values())
@@ -226,22 +253,28 @@ def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
         tokens, documents = part.n_tokens, part.n_documents
         if tokens < training.seq_len + 1:
             is_cut = split != "train" and not isinstance(study.data.source, BinsSource)
-            advice = f"raise data.split.{split}_fraction, or give more text" if is_cut else "give more text"
+            advice = (
+                f"raise data.split.{split}_fraction, or give more text"
+                if is_cut
+                else "give more text"
+            )
             raise ValueError(
-                f"data.split: {split} has {tokens} tokens in {documents} of {n_all} documents, but needs "
-                f"training.seq_len + 1 = {training.seq_len + 1}; {advice}"
+                f"data.split: {split} has {tokens} tokens in {documents} of {n_all} documents, but"
+                f" needs training.seq_len + 1 = {training.seq_len + 1}; {advice}"
             )
     split = study.evaluation.test_loss.split
     if (held_out := splits[split]).n_documents < FEW_DOCUMENTS:
         say(
-            f"data {study.data.name}: the loss is measured on {held_out.n_tokens:,} tokens of {held_out.n_documents} "
-            f"documents, which are few: other text may give another loss; raise data.split.{split}_fraction"
+            f"data {study.data.name}: the loss is measured on {held_out.n_tokens:,} tokens of"
+            f" {held_out.n_documents} documents, which are few: other text may give another loss;"
+            f" raise data.split.{split}_fraction"
         )
     n_train, largest = splits["train"].n_tokens, study.largest_tokens
     if largest > n_train:
         say(
-            f"data {study.data.name}: train has {n_train:,} tokens, and the largest run of the grid reads {largest:,}: "
-            f"{largest / n_train:.3g} times the text; give more text, or a smaller number of tokens"
+            f"data {study.data.name}: train has {n_train:,} tokens, and the largest run of the grid"
+            f" reads {largest:,}: {largest / n_train:.3g} times the text; give more text, or a"
+            " smaller number of tokens"
         )
 
 

@@ -1,6 +1,7 @@
 """Shards: finished pieces of the token bins, each with its checksum, which a restart reuses.
 
-A shard is a file of token ids, first of train, then of val, then of test, and a record beside it that is written last.
+A shard is a file of token ids, first of train, then of val, then of test, and a record beside it
+that is written last.
 """
 
 import multiprocessing
@@ -39,7 +40,8 @@ class Shard:
     n_bytes: tuple[int, ...]
     """Bytes of the documents' text in UTF-8."""
     source: str = ""
-    """Hash of the source's files and of how it is cut into shards; empty for a source that is always read anew."""
+    """Hash of the source's files and of how it is cut into shards; empty for a source that is
+    always read anew."""
     end: Position = START
     """The position in the source at which the shard ends."""
 
@@ -73,10 +75,12 @@ def shard_file(folder: Path, index: int) -> Path:
 
 
 def split_of(text: bytes, split: Split) -> int:
-    """Return the index in SPLITS of a document's split, which depends only on its text and ``split.seed``.
+    """Return the index in SPLITS of a document's split, which depends only on its text and
+    ``split.seed``.
 
-    The hash of the text is a number u in [0, 1). Documents with u below ``val_fraction`` are val, and from
-    1 - ``test_fraction`` on test, so a change of one fraction moves no document between the other two splits.
+    The hash of the text is a number u in [0, 1). Documents with u below ``val_fraction`` are val,
+    and from 1 - ``test_fraction`` on test, so a change of one fraction moves no document between
+    the other two splits.
     """
     key = (split.seed % 2**64).to_bytes(8, "little")
     u = int.from_bytes(blake2b(text, digest_size=8, key=key).digest(), "little") / 2**64
@@ -86,7 +90,8 @@ def split_of(text: bytes, split: Split) -> int:
 
 
 def make_shard(job: ShardJob) -> tuple[Shard, bool]:
-    """Return the record of a shard and whether it was made now; a finished shard on disk is verified and reused."""
+    """Return the record of a shard and whether it was made now; a finished shard on disk is
+    verified and reused."""
     if job.finished is not None:
         return job.finished, False
     file = shard_file(job.folder, job.index)
@@ -98,7 +103,9 @@ def make_shard(job: ShardJob) -> tuple[Shard, bool]:
     documents_by_split: list[list[np.ndarray[Any, np.dtype[Any]]]] = [[] for _ in SPLITS]
     n_bytes_by_split = [0] * len(SPLITS)
     n_taken = 0
-    for text, tokens in _generated(job) if isinstance(job.data.source, SyntheticSource) else _encoded(job):
+    for text, tokens in (
+        _generated(job) if isinstance(job.data.source, SyntheticSource) else _encoded(job)
+    ):
         split = split_of(text, job.data.split)
         documents_by_split[split].append(tokens.astype(dtype))
         n_bytes_by_split[split] += len(text)
@@ -125,7 +132,10 @@ def make_shard(job: ShardJob) -> tuple[Shard, bool]:
 
 
 def _key(job: ShardJob) -> str:
-    key = blake2b(f"{job.data_id} {job.index}{'' if job.limit is None else f' {job.limit}'}".encode(), digest_size=16)
+    key = blake2b(
+        f"{job.data_id} {job.index}{'' if job.limit is None else f' {job.limit}'}".encode(),
+        digest_size=16,
+    )
     for text in job.texts:
         data = text.encode()
         key.update(len(data).to_bytes(8, "little") + data)
@@ -167,8 +177,11 @@ class WorkerKilledError(ValueError):
     status = 128 + signal.SIGKILL
 
 
-def make_shards(jobs: Iterable[ShardJob], workers: int) -> Generator[tuple[ShardJob, Shard, bool], None, None]:
-    """Make shards in ``workers`` processes; yield each job, its record and whether it was made now, in order.
+def make_shards(
+    jobs: Iterable[ShardJob], workers: int
+) -> Generator[tuple[ShardJob, Shard, bool], None, None]:
+    """Make shards in ``workers`` processes; yield each job, its record and whether it was made now,
+    in order.
 
     At most two jobs per worker are queued.
     """
@@ -176,7 +189,9 @@ def make_shards(jobs: Iterable[ShardJob], workers: int) -> Generator[tuple[Shard
         for job in jobs:
             yield job, *make_shard(job)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
+    pool = ProcessPoolExecutor(
+        workers, multiprocessing.get_context("spawn"), initializer=_start_worker
+    )
     pending: deque[tuple[ShardJob, Future[tuple[Shard, bool]]]] = deque()
 
     def first() -> tuple[ShardJob, Shard, bool]:
@@ -192,15 +207,16 @@ def make_shards(jobs: Iterable[ShardJob], workers: int) -> Generator[tuple[Shard
             yield first()
     except BrokenProcessPool:
         raise WorkerKilledError(
-            "execution.data_threads: a worker process died, most likely for lack of memory; lower it "
-            f"(now {workers}) and run again: finished parts are kept"
+            "execution.data_threads: a worker process died, most likely for lack of memory; lower"
+            f" it (now {workers}) and run again: finished parts are kept"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C to the main process, and end when the main process dies, even if it is killed."""
+    """Leave Ctrl-C to the main process, and end when the main process dies, even if it is
+    killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,7 +1,8 @@
-"""The documents of a study's text, from files or from datasets of the Hugging Face hub, in a fixed order.
+"""The documents of a study's text, from files or from datasets of the Hugging Face hub, in a fixed
+order.
 
-A corpus of the hub may lie in the folder ``paths.hub_mirror``, which `fetch` fills and preparation reads without the
-hub.
+A corpus of the hub may lie in the folder ``paths.hub_mirror``, which `fetch` fills and preparation
+reads without the hub.
 """
 
 from collections.abc import Iterator
@@ -12,14 +13,23 @@ from typing import Literal, NamedTuple
 
 from coupled_adam_bench.data.check import signature
 from coupled_adam_bench.data.documents import RowError, file_documents
-from coupled_adam_bench.data.hub import HubFile, Listing, PlaceError, damage, download, list_place, listing_from_json
+from coupled_adam_bench.data.hub import (
+    HubFile,
+    Listing,
+    PlaceError,
+    damage,
+    download,
+    list_place,
+    listing_from_json,
+)
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, read_sealed, write_sealed
 from coupled_adam_bench.study.config import FilesSource, HubSource, Study
 from coupled_adam_bench.study.inputs import text_files
 
 BYTES_PER_TOKEN = 5.0
-"""Bytes of text that are fetched for each token of ``data.max_tokens``; English text has 4 to 4.8 under GPT-2's BPE."""
+"""Bytes of text that are fetched for each token of ``data.max_tokens``; English text has 4 to 4.8
+under GPT-2's BPE."""
 _LISTING = "corpus.json"
 _SHOWN = 10
 """Number of problems, or of what is left out, that are named one by one."""
@@ -46,22 +56,28 @@ START = Position()
 class Corpus:
     """The documents of a source that have text, in a fixed order; it can be iterated once.
 
-    ``position`` is the end of the last document that was given out, at the end the number of files. Files of a dataset
-    of the hub are read in ``paths.hub_mirror``, or downloaded into ``downloads`` one by one, and removed when they are
-    read. What ``data.skip`` allows is left out and counted. Iteration raises
-    ``ValueError`` for all other invalid input, with file, position and advice: for a dataset of the hub at once, and
-    for files after the last one, with the first ten problems and their number.
+    ``position`` is the end of the last document that was given out, at the end the number of files.
+    Files of a dataset of the hub are read in ``paths.hub_mirror``, or downloaded into ``downloads``
+    one by one, and removed when they are read. What ``data.skip`` allows is left out and counted.
+    Iteration raises ``ValueError`` for all other invalid input, with file, position and advice: for
+    a dataset of the hub at once, and for files after the last one, with the first ten problems and
+    their number.
     """
 
     def __init__(self, study: Study, downloads: Path | None = None) -> None:
-        self._source, self._patterns, self._skip = study.data.source, study.paths.text, study.data.skip
+        self._source, self._patterns, self._skip = (
+            study.data.source,
+            study.paths.text,
+            study.data.skip,
+        )
         self._downloads, self._minutes = downloads or Path(), study.execution.hub_minutes
         self._mirror = None
         if study.paths.hub_mirror is not None and isinstance(self._source, HubSource):
             self._mirror = corpus_folder(study.paths.hub_mirror, self._source)
         self._start = self.position = START
         self.shortfall: ValueError | None = None
-        """Set if a mirror has only the first files: the texts may be enough for ``data.max_tokens`` all the same."""
+        """Set if a mirror has only the first files: the texts may be enough for ``data.max_tokens``
+        all the same."""
         self.skipped: list[str] = []
         """What the first ten rows and files lack that were left out since the start."""
         self._problems: list[ValueError] = []
@@ -92,7 +108,9 @@ class Corpus:
             skipped = self._start.document if number == self._start.file else 0
             n_before, n_problems = n_given, self._n_problems
             try:
-                for text in self._texts_of(number, origin, file_documents(path, origin, text_field, txt_document)):
+                for text in self._texts_of(
+                    number, origin, file_documents(path, origin, text_field, txt_document)
+                ):
                     n_given += 1
                     if not self._problems:
                         yield text
@@ -108,8 +126,11 @@ class Corpus:
         if n_given == 0 and self._start == START:
             raise self._nothing(name)
 
-    def _texts_of(self, number: int, origin: str, documents: Iterator[str | RowError]) -> Iterator[str]:
-        """Yield the documents of a file that have text and were not read before; count the others."""
+    def _texts_of(
+        self, number: int, origin: str, documents: Iterator[str | RowError]
+    ) -> Iterator[str]:
+        """Yield the documents of a file that have text and were not read before; count the
+        others."""
         position = self.position
         skipped = self._start.document if number == self._start.file else 0
         for count, text in enumerate(documents, 1):
@@ -137,11 +158,15 @@ class Corpus:
             self.skipped.append(str(problem).partition("; ")[0])
 
     def _refuse(self, problem: ValueError) -> None:
-        """Raise what is wrong with a dataset of the hub; of files, go on and look for more of it."""
+        """Raise what is wrong with a dataset of the hub; of files, go on and look for more of
+        it."""
         if isinstance(self._source, HubSource):
             raise problem
         if not self._problems:
-            say("the text has a problem, so nothing is prepared; it is looked through for others, which are named then")
+            say(
+                "the text has a problem, so nothing is prepared; it is looked through for others,"
+                " which are named then"
+            )
         if len(self._problems) < _SHOWN:
             self._problems.append(problem)
         self._n_problems += 1
@@ -151,8 +176,12 @@ class Corpus:
         if self._n_problems == 1:
             return self._problems[0]
         more = self._n_problems - len(self._problems)
-        lines = [f"  {problem}" for problem in self._problems] + [f"  and {more:,} more"] * (more > 0)
-        return ValueError(f"paths.text: {self._n_problems:,} problems in the text\n" + "\n".join(lines))
+        lines = [f"  {problem}" for problem in self._problems] + [f"  and {more:,} more"] * (
+            more > 0
+        )
+        return ValueError(
+            f"paths.text: {self._n_problems:,} problems in the text\n" + "\n".join(lines)
+        )
 
     def _nothing(self, name: str) -> ValueError:
         """Return the error for a source in which nothing has text."""
@@ -186,8 +215,9 @@ class Corpus:
                 if number == 0 or self._mirror is None:
                     raise
                 self.shortfall = ValueError(
-                    f"{error}. Of {len(listing.files)} files the first {number} are in {self._mirror}; for more of a "
-                    "text that data.max_tokens caps, give `fetch` a larger --bytes-per-token"
+                    f"{error}. Of {len(listing.files)} files the first {number} are in"
+                    f" {self._mirror}; for more of a text that data.max_tokens caps, give `fetch` a"
+                    " larger --bytes-per-token"
                 )
                 return
             hashed = signature(path)
@@ -199,11 +229,14 @@ class Corpus:
 
 
 def _no_documents(origin: str) -> ValueError:
-    return ValueError(f"{origin}: no documents in it: it is empty or has only empty texts; remove or replace it")
+    return ValueError(
+        f"{origin}: no documents in it: it is empty or has only empty texts; remove or replace it"
+    )
 
 
 def find_listing(source: HubSource, minutes: float) -> Listing:
-    """Return the files of the first place that has the dataset; ``ValueError`` that says why none of them has."""
+    """Return the files of the first place that has the dataset; ``ValueError`` that says why none
+    of them has."""
     problems = []
     for place in source.places:
         try:
@@ -225,18 +258,22 @@ def corpus_folder(mirror: str, source: HubSource) -> Path:
 
 
 def read_listing(folder: Path) -> Listing | None:
-    """Return the files of a corpus in a mirror, some of which may not be there; None if it has not the corpus."""
+    """Return the files of a corpus in a mirror, some of which may not be there; None if it has not
+    the corpus."""
     path = folder / _LISTING
     return listing_from_json(read_sealed(path)) if path.is_file() else None
 
 
 def mirrored_file(folder: Path, file: HubFile) -> Path | None:
-    """Return the path of a corpus's file in a mirror, None if it is not there; ``ValueError`` if it is damaged."""
+    """Return the path of a corpus's file in a mirror, None if it is not there; ``ValueError`` if it
+    is damaged."""
     path = folder / file.path
     if not path.is_file():
         return None
     if problem := damage(path, file):
-        raise ValueError(f"paths.hub_mirror: {path}: {problem}; delete it and run the target `fetch` again")
+        raise ValueError(
+            f"paths.hub_mirror: {path}: {problem}; delete it and run the target `fetch` again"
+        )
     return path
 
 

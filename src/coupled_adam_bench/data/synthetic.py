@@ -1,11 +1,13 @@
 """A generated language that shows the paper's effect: it has Zipfian words, a grammar and topics.
 
-A word has a rank, a class and a topic. A document has one topic; the classes of its words form a Markov chain, and
-given class c and topic t the word w has probability p(w | c, t) proportional to rank(w)^-s, times ``1 + TOPIC_BOOST``
-if the topic of w is t. The chain's stationary distribution is the Zipfian mass of the classes, so the unigrams stay
-close to Zipf's law. ``synthetic_sets.py`` makes word pairs and multiple-choice tasks of the same language.
+A word has a rank, a class and a topic. A document has one topic; the classes of its words form a
+Markov chain, and given class c and topic t the word w has probability p(w | c, t) proportional to
+rank(w)^-s, times ``1 + TOPIC_BOOST`` if the topic of w is t. The chain's stationary distribution is
+the Zipfian mass of the classes, so the unigrams stay close to Zipf's law. ``synthetic_sets.py``
+makes word pairs and multiple-choice tasks of the same language.
 
-All random numbers are uniform doubles, because numpy keeps these, but not its other distributions, across versions.
+All random numbers are uniform doubles, because numpy keeps these, but not its other distributions,
+across versions.
 
 Shapes: W words, C classes, T topics, R runs of ranks, I items, K choices, L positions.
 """
@@ -27,9 +29,11 @@ Floats = npt.NDArray[np.float64]
 SHARD_WORDS = 2**18
 """Number of words that are generated from one random stream."""
 TOPIC_BOOST = 20.0
-"""Extra weight of the words of a document's topic; with 10 topics, two words in three are of that topic."""
+"""Extra weight of the words of a document's topic; with 10 topics, two words in three are of that
+topic."""
 GRAMMAR_SHARPNESS = 6.0
-"""Log ratio of the likeliest to the least likely pair of classes; two or three successors per class dominate."""
+"""Log ratio of the likeliest to the least likely pair of classes; two or three successors per class
+dominate."""
 
 _SYLLABLES = tuple(consonant + vowel for consonant, vowel in product("bdfghjklmnprstvz", "aeiou"))
 # Streams of random numbers that branch off one seed.
@@ -77,7 +81,8 @@ class Documents:
 
 
 class Language:
-    """The language of a source. Word ids are ranks, 0 is the most frequent word; ``n_words`` is end-of-text."""
+    """The language of a source. Word ids are ranks, 0 is the most frequent word; ``n_words`` is
+    end-of-text."""
 
     def __init__(self, source: SyntheticSource) -> None:
         self.source = source
@@ -93,18 +98,26 @@ class Language:
     def _attributes(self, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """Return class and topic of each word, in random order but balanced over the ranks.
 
-        Each run of n_classes ranks has each class once, and the words of a class cycle through all topics.
+        Each run of n_classes ranks has each class once, and the words of a class cycle through all
+        topics.
         """
         n_classes, n_topics = self.source.n_classes, self.source.n_topics
         n_runs = math.ceil(self.source.n_words / n_classes)
         class_RC = rng.random((n_runs, n_classes)).argsort(axis=1, kind="stable")
         turns = math.ceil(n_runs / n_topics)
-        topic_RC = rng.random((turns, n_topics, n_classes)).argsort(axis=1, kind="stable").reshape(-1, n_classes)
+        topic_RC = (
+            rng.random((turns, n_topics, n_classes))
+            .argsort(axis=1, kind="stable")
+            .reshape(-1, n_classes)
+        )
         topic_RC = np.take_along_axis(topic_RC[:n_runs], class_RC, axis=1)
-        return class_RC.reshape(-1)[: self.source.n_words], topic_RC.reshape(-1)[: self.source.n_words]
+        return class_RC.reshape(-1)[: self.source.n_words], topic_RC.reshape(-1)[
+            : self.source.n_words
+        ]
 
     def _grammar(self, rng: np.random.Generator) -> Floats:
-        """Return p(next class | class), with stationary distribution ``class_mass_C`` (Sinkhorn's iteration)."""
+        """Return p(next class | class), with stationary distribution ``class_mass_C`` (Sinkhorn's
+        iteration)."""
         n_classes = self.source.n_classes
         joint_CC = np.exp(GRAMMAR_SHARPNESS * rng.random((n_classes, n_classes)))
         for _ in range(10_000):
@@ -120,15 +133,20 @@ class Language:
         """Return log p(w | class of w, topic), shape (T, W)."""
         boosted = np.arange(self.source.n_topics)[:, None] == self.topic_W[None, :]
         weight_TW = self.zipf_W * (1.0 + TOPIC_BOOST * boosted)
-        mass_TC = np.stack([np.bincount(self.class_W, weight_W, self.source.n_classes) for weight_W in weight_TW])
+        mass_TC = np.stack(
+            [np.bincount(self.class_W, weight_W, self.source.n_classes) for weight_W in weight_TW]
+        )
         log_word_TW: Floats = np.log(weight_TW / mass_TC[:, self.class_W])
         return log_word_TW
 
     @cached_property
     def _inverse_cdf(self) -> tuple[Floats, Ints]:
-        """Cumulative probabilities of the words of each (topic, class) cell, cell k in (k, k+1], and these words."""
+        """Cumulative probabilities of the words of each (topic, class) cell, cell k in (k, k+1],
+        and these words."""
         order_W = self.class_W.argsort(kind="stable")
-        boundaries_C = np.searchsorted(self.class_W[order_W], np.arange(self.source.n_classes), side="left")
+        boundaries_C = np.searchsorted(
+            self.class_W[order_W], np.arange(self.source.n_classes), side="left"
+        )
         cdf_TW = np.empty((self.source.n_topics, self.source.n_words))
         cell_of_class = np.arange(self.source.n_topics) * self.source.n_classes
         bounds = [*boundaries_C.tolist(), self.source.n_words]
@@ -138,7 +156,8 @@ class Language:
         return cdf_TW.reshape(-1), np.tile(order_W, self.source.n_topics)
 
     def draw_words(self, rng: np.random.Generator, classes: Ints, topics: Ints) -> Ints:
-        """Draw one word for each pair of class and topic; classes, topics and words have the same shape."""
+        """Draw one word for each pair of class and topic; classes, topics and words have the same
+        shape."""
         cdf, words = self._inverse_cdf
         uniform = topics * self.source.n_classes + classes + rng.random(classes.shape)
         return words[np.searchsorted(cdf, uniform, side="right")]
@@ -155,13 +174,17 @@ class Language:
         return classes
 
     def shard(self, index: int) -> Documents:
-        """Generate shard ``index`` of the text: SHARD_WORDS words, or in the last shard the rest of ``n_tokens``."""
+        """Generate shard ``index`` of the text: SHARD_WORDS words, or in the last shard the rest of
+        ``n_tokens``."""
         source = self.source
         n_words = min(SHARD_WORDS, source.n_tokens - index * SHARD_WORDS)
         rng = stream(source.seed, TEXT, index)
-        # Lengths are uniform in mean * [0.5, 1.5); the last document is cut to give the shard its size.
+        # Lengths are uniform in mean * [0.5, 1.5); the last document is cut to give the shard its
+        # size.
         shortest, longest = source.document_tokens // 2, math.ceil(1.5 * source.document_tokens)
-        lengths = (source.document_tokens * (0.5 + rng.random(math.ceil(n_words / shortest)))).astype(np.int64)
+        lengths = (
+            source.document_tokens * (0.5 + rng.random(math.ceil(n_words / shortest)))
+        ).astype(np.int64)
         ends = lengths.cumsum()
         n_documents = int(np.searchsorted(ends, n_words)) + 1
         ends = np.minimum(ends[:n_documents], n_words)
@@ -182,14 +205,17 @@ class Language:
         return " ".join([self.names[word] for word in words.tolist()])
 
     def log_likelihood(self, context_IL: Ints, continuation_IKL: Ints) -> Floats:
-        """Return the exact log p(continuation | context) of each choice, summed over topics, shape (items, choices)."""
+        """Return the exact log p(continuation | context) of each choice, summed over topics, shape
+        (items, choices)."""
         log_topic_IT = self.log_word_TW[:, context_IL].sum(axis=2).T
         log_topic_IT = log_topic_IT - np.logaddexp.reduce(log_topic_IT, axis=1, keepdims=True)
         log_words_IKT = np.moveaxis(self.log_word_TW[:, continuation_IKL].sum(axis=3), 0, 2)
         last_IK1 = np.broadcast_to(context_IL[:, None, -1:], (*continuation_IKL.shape[:2], 1))
         path_IKL = self.class_W[np.concatenate([last_IK1, continuation_IKL], axis=2)]
         log_path_IK = np.log(self.transition_CC)[path_IKL[..., :-1], path_IKL[..., 1:]].sum(axis=2)
-        log_likelihood_IK: Floats = log_path_IK + np.logaddexp.reduce(log_topic_IT[:, None, :] + log_words_IKT, axis=2)
+        log_likelihood_IK: Floats = log_path_IK + np.logaddexp.reduce(
+            log_topic_IT[:, None, :] + log_words_IKT, axis=2
+        )
         return log_likelihood_IK
 
 

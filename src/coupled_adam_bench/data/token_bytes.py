@@ -1,9 +1,9 @@
 """How many bytes of text each token stands for, read from the tokenizer that the data stage saved.
 
-Three families of tokenizers say it: byte-level ones (GPT-2, Llama 3), those that write spaces as U+2581 (SentencePiece,
-Llama 2), and whole words between spaces. Bytes are those that the tokens spell. Where a tokenizer changes a text or
-writes it in another way, the text itself has other bytes: `TokenBytes.spelled` is compared with these. V: tokens of the
-vocabulary.
+Three families of tokenizers say it: byte-level ones (GPT-2, Llama 3), those that write spaces as
+U+2581 (SentencePiece, Llama 2), and whole words between spaces. Bytes are those that the tokens
+spell. Where a tokenizer changes a text or writes it in another way, the text itself has other
+bytes: `TokenBytes.spelled` is compared with these. V: tokens of the vocabulary.
 """
 
 import re
@@ -31,7 +31,8 @@ Ids = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class TokenBytes:
-    """Bytes of each token inside a document, and as its first token, where a space before it is not of the text.
+    """Bytes of each token inside a document, and as its first token, where a space before it is not
+    of the text.
 
     Both have shape (V,), with ``UNKNOWN`` for a token whose bytes nobody knows.
     """
@@ -41,11 +42,13 @@ class TokenBytes:
     eot_id: int
 
     def of(self, targets: Ids, before: Ids) -> NDArray[np.int64]:
-        """Return the bytes of ``targets``, given the tokens ``before`` them, in the same shape; end-of-text has 0."""
+        """Return the bytes of ``targets``, given the tokens ``before`` them, in the same shape;
+        end-of-text has 0."""
         return np.where(before == self.eot_id, self.first[targets], self.inside[targets])
 
     def spelled(self, tokens: Ids) -> int | None:
-        """Return the bytes of documents in a row (n_tokens,); None if those of a token are not known."""
+        """Return the bytes of documents in a row (n_tokens,); None if those of a token are not
+        known."""
         total, before = 0, self.eot_id
         for start in range(0, len(tokens), _CHUNK_TOKENS):
             chunk = tokens[start : start + _CHUNK_TOKENS].astype(np.int64)
@@ -58,7 +61,8 @@ class TokenBytes:
 
 @dataclass(frozen=True)
 class _Family:
-    """How a family of tokenizers writes text: the bytes of a token, and whether its first space is not of the text."""
+    """How a family of tokenizers writes text: the bytes of a token, and whether its first space is
+    not of the text."""
 
     n_bytes: Callable[[str], int]
     adds_space: Callable[[str], bool]
@@ -98,7 +102,9 @@ def _vocabulary(model: dict[str, Any]) -> Iterator[tuple[int, str]]:
 def _parts(values: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
     """Return by type the parts of a step of a tokenizer: one, none, or those of a sequence."""
     step = values.get(name) or {"type": "Sequence"}
-    of_sequence = [part for key in ("normalizers", "pretokenizers", "decoders") for part in step.get(key, ())]
+    of_sequence = [
+        part for key in ("normalizers", "pretokenizers", "decoders") for part in step.get(key, ())
+    ]
     return {part["type"]: part for part in (of_sequence if step["type"] == "Sequence" else [step])}
 
 
@@ -114,12 +120,17 @@ def _family(file: Path, values: dict[str, Any]) -> _Family:
         prepends = always or normalizer.get("Prepend", {}).get("prepend") == _SPACE
         has_bytes = values["model"].get("byte_fallback", False)
         return _Family(
-            lambda token: 1 if has_bytes and _BYTE_TOKEN.fullmatch(token) else len(token.replace(_SPACE, " ").encode()),
+            lambda token: (
+                1
+                if has_bytes and _BYTE_TOKEN.fullmatch(token)
+                else len(token.replace(_SPACE, " ").encode())
+            ),
             lambda token: prepends and token.startswith(_SPACE),
         )
     if set(before) == {"WhitespaceSplit"} and not decoder:
         return _Family(lambda word: len(f" {word}".encode()), lambda _word: True)
     raise ValueError(
-        f"{file}: its pre-tokenizer {sorted(before)} and decoder {sorted(decoder)} do not say which bytes its tokens "
-        "stand for; bits per byte needs a byte-level tokenizer, one with U+2581 for spaces, or words"
+        f"{file}: its pre-tokenizer {sorted(before)} and decoder {sorted(decoder)} do not say which"
+        " bytes its tokens stand for; bits per byte needs a byte-level tokenizer, one with U+2581"
+        " for spaces, or words"
     )

@@ -1,7 +1,9 @@
-"""Files of token ids in the format of llm.c and modded-nanogpt, which become token bins as they are.
+"""Files of token ids in the format of llm.c and modded-nanogpt, which become token bins as they
+are.
 
-A file is 256 int32, of which the first are magic number, version and number of tokens, and then the tokens as uint16,
-all little-endian. An end-of-text token stands before each document (``data/fineweb.py`` of modded-nanogpt).
+A file is 256 int32, of which the first are magic number, version and number of tokens, and then the
+tokens as uint16, all little-endian. An end-of-text token stands before each document
+(``data/fineweb.py`` of modded-nanogpt).
 """
 
 from collections.abc import Sequence
@@ -28,16 +30,21 @@ Tokens = npt.NDArray[np.uint16]
 
 
 def map_tokens(path: Path) -> Tokens:
-    """Map the tokens of a file into memory; ``ValueError`` if it has another format or another size than it says."""
+    """Map the tokens of a file into memory; ``ValueError`` if it has another format or another size
+    than it says."""
     header = np.fromfile(path, "<i4", 3)
     if tuple(header[:2]) != (MAGIC, VERSION):
         raise ValueError(
-            f"paths.text: {path} begins with {header[:2].tolist()}, but a file of tokens begins with the magic number "
-            f"{MAGIC} and version {VERSION}; fetch it again, or leave it out by data.source.train and data.source.val"
+            f"paths.text: {path} begins with {header[:2].tolist()}, but a file of tokens begins"
+            f" with the magic number {MAGIC} and version {VERSION}; fetch it again, or leave it out"
+            " by data.source.train and data.source.val"
         )
     size, expected = path.stat().st_size, HEADER_BYTES + DTYPE.itemsize * int(header[2])
     if size != expected:
-        raise ValueError(f"paths.text: {path} has {size:,} bytes, but {header[2]:,} tokens take {expected:,}; fetch it")
+        raise ValueError(
+            f"paths.text: {path} has {size:,} bytes, but {header[2]:,} tokens take {expected:,};"
+            " fetch it"
+        )
     return np.memmap(path, DTYPE, "r", HEADER_BYTES, (int(header[2]),))
 
 
@@ -48,15 +55,16 @@ def copy_token_files(study: Study, data_id: str, out: Path) -> Meta:
     paths = dict(token_files(source, study.paths.text[0]))
     if absent := sorted(source.sha256.keys() - paths.keys()):
         raise ValueError(
-            f"data.source.sha256: {absent[0]} must have {source.sha256[absent[0]]}, but there is no such file in "
-            f"{study.paths.text[0]}; fetch it again"
+            f"data.source.sha256: {absent[0]} must have {source.sha256[absent[0]]}, but there is no"
+            f" such file in {study.paths.text[0]}; fetch it again"
         )
     held_out = [path for name, path in paths.items() if Path(name).match(source.val)]
     train = [path for path in paths.values() if path not in held_out]
     if not train or len(held_out) != 1:
         raise ValueError(
-            f"paths.text: {study.paths.text[0]} has {len(train)} files {source.train!r} and {len(held_out)} "
-            f"{source.val!r}, but data.source needs at least one to train on and one that is held out"
+            f"paths.text: {study.paths.text[0]} has {len(train)} files {source.train!r} and"
+            f" {len(held_out)} {source.val!r}, but data.source needs at least one to train on and"
+            " one that is held out"
         )
     val = _TokenFile(held_out[0])
     cut = source.val_tokens + 1
@@ -67,12 +75,18 @@ def copy_token_files(study: Study, data_id: str, out: Path) -> Meta:
         "test": [(val, val.tokens[cut:])],
     }
     splits = {
-        split: _write(pieces, out / f"{split}.bin", encoder.n_vocab, encoder.eot_id) for split, pieces in parts.items()
+        split: _write(pieces, out / f"{split}.bin", encoder.n_vocab, encoder.eot_id)
+        for split, pieces in parts.items()
     }
-    read = {file.path.name: file.checksum.hexdigest() for pieces in parts.values() for file, _ in pieces}
+    read = {
+        file.path.name: file.checksum.hexdigest() for pieces in parts.values() for file, _ in pieces
+    }
     for name, stated in source.sha256.items():
         if read[name] != stated:
-            raise ValueError(f"data.source.sha256: {name} must have {stated}, but it is {read[name]}; fetch it again")
+            raise ValueError(
+                f"data.source.sha256: {name} must have {stated}, but it is {read[name]}; fetch it"
+                " again"
+            )
     return Meta(
         data_id=data_id,
         vocab_size=study.data.vocab_size,
@@ -93,7 +107,9 @@ class _TokenFile:
         self.checksum = sha256(np.fromfile(path, np.uint8, HEADER_BYTES).data)
 
 
-def _write(pieces: Sequence[tuple[_TokenFile, Tokens]], file: Path, n_vocab: int, eot_id: int) -> Bin:
+def _write(
+    pieces: Sequence[tuple[_TokenFile, Tokens]], file: Path, n_vocab: int, eot_id: int
+) -> Bin:
     """Write the tokens of one or more files, or a part of one, to a bin."""
     checksum, n_tokens, n_documents = sha256(), 0, 0
     with atomic_path(file) as temporary, temporary.open("wb") as target:
@@ -101,7 +117,10 @@ def _write(pieces: Sequence[tuple[_TokenFile, Tokens]], file: Path, n_vocab: int
             for start in range(0, len(tokens), _CHUNK_TOKENS):
                 chunk: npt.NDArray[Any] = np.array(tokens[start : start + _CHUNK_TOKENS])
                 if chunk.max() >= n_vocab:
-                    raise ValueError(f"data.tokenizer: it has {n_vocab:,} tokens, but a file has token {chunk.max()}")
+                    raise ValueError(
+                        f"data.tokenizer: it has {n_vocab:,} tokens, but a file has token"
+                        f" {chunk.max()}"
+                    )
                 n_tokens += len(chunk)
                 n_documents += int((chunk == eot_id).sum())
                 checksum.update(chunk.data)

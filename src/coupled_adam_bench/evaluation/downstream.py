@@ -31,7 +31,13 @@ from coupled_adam_bench.evaluation.task_files import (
 )
 from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.machine.process import rarely_collected
-from coupled_adam_bench.records.kept import DOCUMENTS, Document, column_of, documents_of, pack_documents
+from coupled_adam_bench.records.kept import (
+    DOCUMENTS,
+    Document,
+    column_of,
+    documents_of,
+    pack_documents,
+)
 from coupled_adam_bench.records.stored import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, write_text
@@ -41,19 +47,22 @@ from coupled_adam_bench.study.dotted import compiled_anew
 from coupled_adam_bench.study.plan import Plan
 
 BOOTSTRAP_ITERS = 2
-"""With any number above 0, lm-eval reports the standard error of a mean in closed form; bootstraps are not used."""
+"""With any number above 0, lm-eval reports the standard error of a mean in closed form; bootstraps
+are not used."""
 WITH_STDERR = ("acc", "acc_norm")
 """The metrics that are means over items, between 0 and 1, and have a standard error."""
 
 Loaded = dict[str, dict[str, Any]]
-"""What lm-eval loaded for each task of the study, by its name: tasks and groups, several tasks for a group."""
+"""What lm-eval loaded for each task of the study, by its name: tasks and groups, several tasks for
+a group."""
 
 
 @contextmanager
 def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluator]:
     """Import lm-eval, load the tasks with their data and yield the evaluator.
 
-    ``ValueError`` for a task that cannot be loaded, such as one whose dataset is on an unreachable hub.
+    ``ValueError`` for a task that cannot be loaded, such as one whose dataset is on an unreachable
+    hub.
     """
     device = pick_device(device)
     with load_tasks(study, data_id) as loaded:
@@ -64,7 +73,9 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         def evaluate(cell: Cell, model: Path) -> Evaluation:
             with rarely_collected():  # the first model imports transformers' tokenizers
                 lm = HarnessModel(model, study, device, tokens)
-            scored = run_tasks(loaded, lm, settings.downstream_of(study).limit, f" of cell {cell.id}")
+            scored = run_tasks(
+                loaded, lm, settings.downstream_of(study).limit, f" of cell {cell.id}"
+            )
             rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
             detail = {"tasks": scored.items, "lm_eval": version("lm_eval"), "device": device}
             return Evaluation(rows, reasons, detail, {DOCUMENTS: pack_documents(scored.documents)})
@@ -73,10 +84,11 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
 
 
 def try_tasks(plan: Plan) -> dict[str, dict[str, int]]:
-    """Load and tokenize the tasks of all studies of a plan, whose data must be prepared, before anything is trained.
+    """Load and tokenize the tasks of all studies of a plan, whose data must be prepared, before
+    anything is trained.
 
-    Returns by study and task the number of items. Nothing is scored. ``ValueError`` for a task that cannot be loaded,
-    has no items or no ``acc``, or has an item that cannot be scored.
+    Returns by study and task the number of items. Nothing is scored. ``ValueError`` for a task that
+    cannot be loaded, has no items or no ``acc``, or has an item that cannot be scored.
     """
     tried: dict[str, dict[str, int]] = {}
     found = {}
@@ -99,19 +111,24 @@ def _try_study(study: Study, data_id: str) -> dict[str, int]:
         scored = run_tasks(loaded, lm, settings.downstream_of(study).limit)
     rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
     if any(row["metric"] == "acc" and math.isnan(row["value"]) for row in rows):
-        raise ValueError(f"evaluation.downstream.tasks: {'; '.join(reasons)}; Acc is the mean of acc: {ADVICE}")
+        raise ValueError(
+            f"evaluation.downstream.tasks: {'; '.join(reasons)}; Acc is the mean of acc: {ADVICE}"
+        )
     return {name: counted["effective"] for name, counted in scored.items.items()}
 
 
 @contextmanager
 def load_tasks(study: Study, data_id: str) -> Iterator[Loaded]:
-    """Import lm-eval and yield the study's tasks, loaded with their data; ``ValueError`` if one cannot be."""
+    """Import lm-eval and yield the study's tasks, loaded with their data; ``ValueError`` if one
+    cannot be."""
     _quiet()
     if study.evaluation.downstream_of_files is None:
         verified_tree(paths.data_dir(data_id), TASKS)
     tasks = plan_tasks(study, data_id)
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
-        yield _load_tasks(tasks, study.paths.tasks, Path(folder), settings.downstream_of(study).num_fewshot)
+        yield _load_tasks(
+            tasks, study.paths.tasks, Path(folder), settings.downstream_of(study).num_fewshot
+        )
 
 
 @dataclass
@@ -131,7 +148,8 @@ class Scored:
 def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Scored:
     """Score the tasks one by one. A task in which a log-likelihood is not finite is a gap.
 
-    ``ValueError`` that names the task, and ``where``, for whatever lm-eval cannot do; its traceback goes to stderr.
+    ``ValueError`` that names the task, and ``where``, for whatever lm-eval cannot do; its traceback
+    goes to stderr.
     """
     from lm_eval.evaluator import evaluate
 
@@ -142,7 +160,9 @@ def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Sc
         _seed(tasks)
         try:
             with redirect_stdout(sys.stderr):
-                report = evaluate(lm, tasks, limit=limit, bootstrap_iters=BOOTSTRAP_ITERS, log_samples=True)
+                report = evaluate(
+                    lm, tasks, limit=limit, bootstrap_iters=BOOTSTRAP_ITERS, log_samples=True
+                )
         except RequestError:
             raise
         except NotFiniteError as error:
@@ -150,7 +170,9 @@ def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Sc
             continue
         except Exception as error:
             traceback.print_exception(error)
-            raise ValueError(f"downstream task {name!r}{where} cannot be scored: {_in_words(error)}") from error
+            raise ValueError(
+                f"downstream task {name!r}{where} cannot be scored: {_in_words(error)}"
+            ) from error
         scored.results[name] = report["results"][name]
         for member in tasks["tasks"]:
             scored.documents += documents_of(member, report["samples"][member])
@@ -163,7 +185,8 @@ def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Sc
 
 
 def _in_words(error: Exception) -> str:
-    """Return the type of an error with its message or, if it has none, with the line that raised it."""
+    """Return the type of an error with its message or, if it has none, with the line that raised
+    it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"in {Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
     return f"{type(error).__name__}: {str(error) or place}"
@@ -172,20 +195,25 @@ def _in_words(error: Exception) -> str:
 def task_rows(
     names: list[str], results: dict[str, dict[str, Any]], gaps: Mapping[str, str]
 ) -> tuple[list[ResultRow], list[str]]:
-    """Return the rows of lm-eval's ``results`` with the average accuracy, and the reasons for every NaN among them.
+    """Return the rows of lm-eval's ``results`` with the average accuracy, and the reasons for every
+    NaN among them.
 
-    The average is unweighted, its standard error sqrt(sum stderr^2) / n [C]. A task without ``acc`` makes it NaN, as
-    do the tasks among the ``gaps``, which are there with their reasons instead of results.
-    ``ValueError`` for a number that is not finite, and for an accuracy outside of 0 to 1.
+    The average is unweighted, its standard error sqrt(sum stderr^2) / n [C]. A task without ``acc``
+    makes it NaN, as do the tasks among the ``gaps``, which are there with their reasons instead of
+    results. ``ValueError`` for a number that is not finite, and for an accuracy outside of 0 to 1.
     """
     rows: list[ResultRow] = []
     reasons: list[str] = []
     accuracies, errors = [], []
     for name in names:
-        values, undefined = ({}, [f"{name}: {gaps[name]}"]) if name in gaps else _metrics(name, results[name])
+        values, undefined = (
+            ({}, [f"{name}: {gaps[name]}"]) if name in gaps else _metrics(name, results[name])
+        )
         if "acc" not in values:
             if name not in gaps:
-                undefined.append(f"{name}: lm-eval reports no acc, only {', '.join(sorted(values)) or 'nothing'}")
+                undefined.append(
+                    f"{name}: lm-eval reports no acc, only {', '.join(sorted(values)) or 'nothing'}"
+                )
             values |= {"acc": math.nan, "acc_stderr": math.nan}
         rows += [row(name, metric, value) for metric, value in values.items()]
         reasons += undefined
@@ -199,7 +227,8 @@ def task_rows(
 def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[str]]:
     """Return metric -> value of one task, and the reason for each NaN.
 
-    lm-eval's keys are ``metric,filter``, and ``none`` is the usual filter. A value that it cannot compute is text.
+    lm-eval's keys are ``metric,filter``, and ``none`` is the usual filter. A value that it cannot
+    compute is text.
     """
     values, undefined = {}, []
     for key, value in result.items():
@@ -210,7 +239,10 @@ def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[
         column = column_of(metric, filtered)
         if not isinstance(value, int | float | np.number):
             values[column] = math.nan
-            undefined.append(f"{name}: lm-eval reports {column} as {value!r}" + (", as of one item" * (kind != metric)))
+            undefined.append(
+                f"{name}: lm-eval reports {column} as {value!r}"
+                + (", as of one item" * (kind != metric))
+            )
             continue
         values[column] = float(value)
         if not math.isfinite(value) or (kind in WITH_STDERR and not 0 <= value <= 1):
@@ -223,14 +255,21 @@ def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[
 
 
 def _load_tasks(
-    tasks: list[tuple[TaskFile, StandIn | None]], own_tasks: str | None, folder: Path, num_fewshot: int | None
+    tasks: list[tuple[TaskFile, StandIn | None]],
+    own_tasks: str | None,
+    folder: Path,
+    num_fewshot: int | None,
 ) -> Loaded:
-    """Return lm-eval's tasks and groups, loaded with their data, which it may cache in ``folder``."""
+    """Return lm-eval's tasks and groups, loaded with their data, which it may cache in
+    ``folder``."""
     from lm_eval.tasks import TaskManager
 
-    # A task is loaded by its file. A group names its members, and only then lm-eval reads its 14,000 files.
+    # A task is loaded by its file. A group names its members, and only then lm-eval reads its
+    # 14,000 files.
     own = None if own_tasks is None else str(Path(own_tasks).resolve())
-    manager = TaskManager(include_path=own, include_defaults=any(task.is_group for task, _ in tasks))
+    manager = TaskManager(
+        include_path=own, include_defaults=any(task.is_group for task, _ in tasks)
+    )
     loaded: Loaded = {}
     for task, stand_in in tasks:
         source = task.name if task.is_group else str(task.path)
@@ -238,7 +277,10 @@ def _load_tasks(
             source = str(folder / f"{task.name}.yaml")
             write_text(Path(source), yaml.safe_dump(stand_in))
         try:
-            with compiled_anew(), _cached_in(folder / "cache" if _reads_files(task, stand_in, own_tasks) else None):
+            with (
+                compiled_anew(),
+                _cached_in(folder / "cache" if _reads_files(task, stand_in, own_tasks) else None),
+            ):
                 loaded[task.name] = manager.load([source])
         except Exception as error:
             raise ValueError(
@@ -259,10 +301,11 @@ def _reads_files(task: TaskFile, stand_in: StandIn | None, own_tasks: str | None
 
 @contextmanager
 def _cached_in(folder: Path | None) -> Iterator[None]:
-    """Have the library `datasets` keep what it makes of files in ``folder``; None leaves it its usual place.
+    """Have the library `datasets` keep what it makes of files in ``folder``; None leaves it its
+    usual place.
 
-    There it finds again what it made of a file by the file's path and time, though the contents may be others, and
-    what it unpacked by the path alone.
+    There it finds again what it made of a file by the file's path and time, though the contents may
+    be others, and what it unpacked by the path alone.
     """
     from datasets import config
 
@@ -277,16 +320,20 @@ def _cached_in(folder: Path | None) -> Iterator[None]:
 
 def _advice(task: TaskFile, stand_in: StandIn | None) -> str:
     """Return what may be the matter with a task that cannot be loaded."""
-    if stand_in is not None or (not task.is_group and read_task(task.path).get("dataset_path") in LOCAL_READERS):
+    if stand_in is not None or (
+        not task.is_group and read_task(task.path).get("dataset_path") in LOCAL_READERS
+    ):
         return ""
     return (
-        "\nIf the Hugging Face hub cannot be reached from here, set paths.hub_mirror to a folder and fill it on a "
-        "machine that reaches it (target `fetch`), or yourself: <org>/<dataset>/<config>/<split>.jsonl"
+        "\nIf the Hugging Face hub cannot be reached from here, set paths.hub_mirror to a folder"
+        " and fill it on a machine that reaches it (target `fetch`), or yourself:"
+        " <org>/<dataset>/<config>/<split>.jsonl"
     )
 
 
 def _build_once(task: Any) -> None:
-    """Have lm-eval build a task's requests for the first cell only, and the others given the same ones."""
+    """Have lm-eval build a task's requests for the first cell only, and the others given the same
+    ones."""
     build, is_built = task.build_all_requests, False
 
     def build_or_reset(**options: Any) -> None:
@@ -296,13 +343,15 @@ def _build_once(task: Any) -> None:
             is_built = True
         for request in task.instances:
             request.resps, request.filtered_resps = [], {}
-        _seed_generators()  # for what a task draws after its requests, also where it has drawn nothing for them
+        # for what a task draws after its requests, also where it has drawn nothing for them
+        _seed_generators()
 
     task.build_all_requests = build_or_reset
 
 
 def _seed(tasks: dict[str, Any]) -> None:
-    """Put all generators into one state before each task, as lm-eval's ``simple_evaluate`` does before all of them."""
+    """Put all generators into one state before each task, as lm-eval's ``simple_evaluate`` does
+    before all of them."""
     _seed_generators()
     for task in tasks["tasks"].values():
         task.set_fewshot_seed(OTHER_SEED)
@@ -317,7 +366,8 @@ def _seed_generators() -> None:
 
 
 def _quiet() -> None:
-    """Keep lm-eval and its libraries to errors and rare progress lines; must run before they are imported."""
+    """Keep lm-eval and its libraries to errors and rare progress lines; must run before they are
+    imported."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ.setdefault("TQDM_MININTERVAL", "60")
     os.environ["DISABLE_MULTIPROC"] = "1"  # else lm-eval forks for its bootstrap

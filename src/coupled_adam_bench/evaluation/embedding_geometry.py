@@ -1,4 +1,5 @@
-"""The stage ``embeddings``: geometry and word similarity of a model's embedding matrix; it needs no torch."""
+"""The stage ``embeddings``: geometry and word similarity of a model's embedding matrix; it needs no
+torch."""
 
 import inspect
 import math
@@ -35,7 +36,8 @@ Function = Callable[..., Any]
 
 
 def load_metrics(study: Study) -> list[tuple[OwnMetric, Function]]:
-    """Import the functions of a study's own metrics; a ``ValueError`` names the field of one that is not there."""
+    """Import the functions of a study's own metrics; a ``ValueError`` names the field of one that
+    is not there."""
     found = []
     for index, metric in enumerate(study.evaluation.metrics):
         try:
@@ -44,37 +46,44 @@ def load_metrics(study: Study) -> list[tuple[OwnMetric, Function]]:
             raise ValueError(f"evaluation.metrics.{index}.{error}") from None
         if not callable(function):
             raise ValueError(
-                f"evaluation.metrics.{index}.path: {metric.path} is {type(function).__name__}, not a function"
+                f"evaluation.metrics.{index}.path: {metric.path} is {type(function).__name__}, not"
+                " a function"
             )
         found.append((metric, function))
     return found
 
 
 def own_value(
-    metric: OwnMetric, function: Function, embeddings_VD: NDArray[np.float64], unigram_counts: NDArray[Any]
+    metric: OwnMetric,
+    function: Function,
+    embeddings_VD: NDArray[np.float64],
+    unigram_counts: NDArray[Any],
 ) -> float:
     """Return the value of a metric for a matrix (vocabulary, width).
 
-    ``ValueError`` with the metric's path if the function fails, changes the matrix, or returns what statistics cannot
-    use: neither NaN nor a finite number of at most ``LARGEST`` in size.
+    ``ValueError`` with the metric's path if the function fails, changes the matrix, or returns what
+    statistics cannot use: neither NaN nor a finite number of at most ``LARGEST`` in size.
     """
     takes_counts = "unigram_counts" in inspect.signature(function).parameters
     given = embeddings_VD.view()
     given.flags.writeable = False  # other metrics see the same matrix
     try:
-        number = float(function(given, unigram_counts=unigram_counts) if takes_counts else function(given))
+        number = float(
+            function(given, unigram_counts=unigram_counts) if takes_counts else function(given)
+        )
     except Exception as error:  # the function is the user's
         raise ValueError(f"{metric.path} fails ({type(error).__name__}: {error})") from error
     if not is_usable(number):
         raise ValueError(
-            f"{metric.path} returns {number:.4g}, not a finite number of at most {LARGEST:g} in size, which "
-            "statistics need; return, for example, its logarithm"
+            f"{metric.path} returns {number:.4g}, not a finite number of at most {LARGEST:g} in"
+            " size, which statistics need; return, for example, its logarithm"
         )
     return number
 
 
 def try_metrics(study: Study) -> None:
-    """Try a study's own metrics on a small matrix; a ``ValueError`` names the field of one that cannot be used."""
+    """Try a study's own metrics on a small matrix; a ``ValueError`` names the field of one that
+    cannot be used."""
     generator = np.random.default_rng(0)
     embeddings_VD, counts = generator.normal(size=(64, 8)), generator.integers(0, 100, size=64)
     for index, (metric, function) in enumerate(load_metrics(study)):
@@ -86,13 +95,15 @@ def try_metrics(study: Study) -> None:
             ) from None
         if value != again:
             raise ValueError(
-                f"evaluation.metrics.{index}.path: {metric.path} returns {value!r} and then {again!r} for the same "
-                "matrix; a metric is a pure function"
+                f"evaluation.metrics.{index}.path: {metric.path} returns {value!r} and then"
+                f" {again!r} for the same matrix; a metric is a pure function"
             )
 
 
 # The names of the input embedding and of an untied head in an exported model, by architecture.
-EMBEDDING_KEYS = {name: f"{architecture.embedding}.weight" for name, architecture in ARCHITECTURES.items()}
+EMBEDDING_KEYS = {
+    name: f"{architecture.embedding}.weight" for name, architecture in ARCHITECTURES.items()
+}
 HEAD_KEY = "lm_head.weight"
 Matrix = NDArray[np.float64]
 
@@ -119,7 +130,8 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         def embeddings() -> Matrix:
             return read_embeddings(model, EMBEDDING_KEYS[cell.model.architecture])
 
-        # Each part reads the matrix anew and may overwrite it, so that no more than one is in memory.
+        # Each part reads the matrix anew and may overwrite it, so that no more than one is in
+        # memory.
         matrix_VD = embeddings()
         own_rows, reasons = [], []
         for metric, function in own:
@@ -129,18 +141,27 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
                 reasons.append(f"{metric.name}: {metric.path} is NaN for this matrix")
         similarity_rows, similarity_reasons = word_similarity_rows(matrix_VD, sets, subword_sets)
         kept = [
-            PairSimilarities(pairs.name, pairs.places, pairs.ratings, similarities(matrix_VD, pairs)[COSINE])
+            PairSimilarities(
+                pairs.name, pairs.places, pairs.ratings, similarities(matrix_VD, pairs)[COSINE]
+            )
             for pairs in sets
         ]
-        geometry = matrix_geometry(EMBEDDINGS, matrix_VD, unigram_counts, n_vocab, evaluation.isotropy)
+        geometry = matrix_geometry(
+            EMBEDDINGS, matrix_VD, unigram_counts, n_vocab, evaluation.isotropy
+        )
         del matrix_VD
         parts = [geometry]
         if measures_head(study):
             head_VD = read_embeddings(model, HEAD_KEY) if cell.model.has_own_head else embeddings()
-            parts.append(matrix_geometry(HEAD, head_VD, unigram_counts, n_vocab, evaluation.isotropy))
+            parts.append(
+                matrix_geometry(HEAD, head_VD, unigram_counts, n_vocab, evaluation.isotropy)
+            )
         variants = variant_rows(embeddings, sets, evaluation.isotropy)
         return Evaluation(
-            [each for part in parts for each in part.results] + own_rows + variants + similarity_rows,
+            [each for part in parts for each in part.results]
+            + own_rows
+            + variants
+            + similarity_rows,
             [reason for part in parts for reason in part.undefined] + reasons + similarity_reasons,
             {"matrices": {name: found for part in parts for name, found in part.detail.items()}},
             {PAIRS: pack_pairs(kept)},

@@ -1,7 +1,9 @@
-"""A model as lm-evaluation-harness sees it: it gives log-likelihoods of continuations, and generates nothing.
+"""A model as lm-evaluation-harness sees it: it gives log-likelihoods of continuations, and
+generates nothing.
 
-Requests that no model can be given are found before any is scored: lm-eval meets them in the middle of its work, with
-an AssertionError that says nothing. Only functions import this module, since it loads lm-eval.
+Requests that no model can be given are found before any is scored: lm-eval meets them in the middle
+of its work, with an AssertionError that says nothing. Only functions import this module, since it
+loads lm-eval.
 """
 
 import math
@@ -39,29 +41,38 @@ def _place(request: Any) -> str:
 
 
 def check_requests(requests: Sequence[Any], encoded: Sequence[TokenRequest], seq_len: int) -> None:
-    """Raise :class:`RequestError` if one has no context or no continuation, or a continuation that does not fit."""
+    """Raise :class:`RequestError` if one has no context or no continuation, or a continuation that
+    does not fit."""
     for request, (tokens, n_continuation) in zip(requests, encoded, strict=True):
-        for name, n in (("context", len(tokens) - n_continuation), ("continuation", n_continuation)):
+        for name, n in (
+            ("context", len(tokens) - n_continuation),
+            ("continuation", n_continuation),
+        ):
             if n == 0:
-                raise RequestError(f"{_place(request)}: its {name} has no tokens under the study's tokenizer; {ADVICE}")
+                raise RequestError(
+                    f"{_place(request)}: its {name} has no tokens under the study's tokenizer;"
+                    f" {ADVICE}"
+                )
     longest = max(range(len(encoded)), key=lambda number: encoded[number].n_continuation, default=0)
     if encoded and (n := encoded[longest].n_continuation) > seq_len:
         raise RequestError(
-            f"{_place(requests[longest])}: its continuation has {n} tokens, training.seq_len is {seq_len}; raise "
-            f"training.seq_len to {n}, or {ADVICE}"
+            f"{_place(requests[longest])}: its continuation has {n} tokens, training.seq_len is"
+            f" {seq_len}; raise training.seq_len to {n}, or {ADVICE}"
         )
 
 
 def computes_in_bf16(study: Study, device: str) -> bool:
-    """Tell whether downstream tasks are scored in bfloat16: where the study says so, and on GPUs only."""
+    """Tell whether downstream tasks are scored in bfloat16: where the study says so, and on GPUs
+    only."""
     return downstream_of(study).precision == "bf16" and device.startswith("cuda")
 
 
 class HarnessModel(TemplateLM):  # type: ignore[misc]
     """lm-eval's model of a model folder, in the study's precision and with its sequence length.
 
-    ``tokens`` remembers the tokens of requests beyond this model, for others with the same tokenizer. With
-    ``rehearsal`` it computes nothing, gives each request the same score, and needs no more than a tokenizer's folder.
+    ``tokens`` remembers the tokens of requests beyond this model, for others with the same
+    tokenizer. With ``rehearsal`` it computes nothing, gives each request the same score, and needs
+    no more than a tokenizer's folder.
     """
 
     def __init__(
@@ -93,16 +104,22 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         bos = self.tokenizer.bos_token_id
         return self.eot_token_id if bos is None else int(bos)
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **_: Any
+    ) -> list[int]:
         """Return the tokens of a text, without a second token of its beginning where it has one."""
-        if add_special_tokens is None and has_bos_prefix(string, self.tokenizer.decode(self.prefix_token_id)):
+        if add_special_tokens is None and has_bos_prefix(
+            string, self.tokenizer.decode(self.prefix_token_id)
+        ):
             add_special_tokens = False
         given = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
         encoded: list[int] = self.tokenizer.encode(string, **given)
         return encoded
 
     def _loglikelihood_tokens(self, requests: list[Any], **_: Any) -> list[Any]:
-        return requests  # which lm-eval's own `loglikelihood` has encoded; they are scored all at once
+        return (
+            requests  # which lm-eval's own `loglikelihood` has encoded; they are scored all at once
+        )
 
     def _encode(self, request: Any) -> TokenRequest:
         """Return the tokens of context and continuation, as lm-eval itself makes them."""
@@ -111,8 +128,13 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
 
     # ---- what lm-eval asks ----
 
-    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:  # noqa: ARG002 - lm-eval's
-        """Return each request's log-likelihood of its continuation, and whether the model would say just that."""
+    def loglikelihood(
+        self,
+        requests: list[Any],
+        disable_tqdm: bool = False,  # noqa: ARG002
+    ) -> list[tuple[float, bool]]:
+        """Return each request's log-likelihood of its continuation, and whether the model would say
+        just that."""
         for request in requests:
             if request.args not in self._tokens:
                 self._tokens[request.args] = self._encode(request)
@@ -120,27 +142,43 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         check_requests(requests, encoded, self.max_length)
         return self._score(requests, encoded)
 
-    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:  # noqa: ARG002 - lm-eval's
+    def loglikelihood_rolling(
+        self,
+        requests: list[Any],
+        disable_tqdm: bool = False,  # noqa: ARG002
+    ) -> list[float]:
         """Refuse a task that scores whole texts, which has no accuracy."""
-        raise RequestError(f"{_place(requests[0])}: asks for whole texts, and only choices have an accuracy; {ADVICE}")
+        raise RequestError(
+            f"{_place(requests[0])}: asks for whole texts, and only choices have an accuracy;"
+            f" {ADVICE}"
+        )
 
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:  # noqa: ARG002 - lm-eval's
+    def generate_until(
+        self,
+        requests: list[Any],
+        disable_tqdm: bool = False,  # noqa: ARG002
+    ) -> list[str]:
         """Refuse a task whose answers are generated."""
-        raise RequestError(f"{_place(requests[0])}: asks for generated text, which is not supported; {ADVICE}")
+        raise RequestError(
+            f"{_place(requests[0])}: asks for generated text, which is not supported; {ADVICE}"
+        )
 
     @cached_property
     def _scorer(self) -> Scorer:
-        return Scorer(load_model(self._folder, self._device), self.max_length, self._max_tokens, self._bf16)
+        return Scorer(
+            load_model(self._folder, self._device), self.max_length, self._max_tokens, self._bf16
+        )
 
     def _score(self, requests: list[Any], encoded: list[TokenRequest]) -> list[tuple[float, bool]]:
-        """Score requests with the tokens ``encoded``; :class:`NotFiniteError` for the first without a number."""
+        """Score requests with the tokens ``encoded``; :class:`NotFiniteError` for the first without
+        a number."""
         if self._rehearsal:
             return [(-1.0, False)] * len(requests)
         scores = self._scorer.score(encoded)
         for request, (log_p, _) in zip(requests, scores, strict=True):
             if not math.isfinite(log_p):
                 raise NotFiniteError(
-                    f"the log-likelihood of item {request.doc_id} (from 0) is {log_p}: weights of this model are "
-                    "not finite, or so large that its logits are not"
+                    f"the log-likelihood of item {request.doc_id} (from 0) is {log_p}: weights of"
+                    " this model are not finite, or so large that its logits are not"
                 )
         return scores

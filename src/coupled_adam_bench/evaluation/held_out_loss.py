@@ -1,4 +1,5 @@
-"""The stage ``test_loss``: cross-entropy on held-out tokens, by default each token but the first exactly once.
+"""The stage ``test_loss``: cross-entropy on held-out tokens, by default each token but the first
+exactly once.
 
 B: sequences of a batch    T: tokens of a window    N: windows    G: held-out documents
 """
@@ -33,26 +34,33 @@ Observer = Callable[[Batch, NDArray[np.float64]], None]
 """A function that is given a batch and the losses of its targets, shape (B, T)."""
 
 
-def random_offsets(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) -> NDArray[np.int64]:
-    """Return where random windows start, shape (N,) with N = ``n_batches`` x ``batch_sequences``, with replacement.
+def random_offsets(
+    n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int
+) -> NDArray[np.int64]:
+    """Return where random windows start, shape (N,) with N = ``n_batches`` x ``batch_sequences``,
+    with replacement.
 
-    The draws are those of nanoGPT's ``get_batch``, one batch after the other, from a generator with this ``seed``. The
-    authors' generator had drawn the initial weights before, so their exact offsets are not reproduced.
+    The draws are those of nanoGPT's ``get_batch``, one batch after the other, from a generator with
+    this ``seed``. The authors' generator had drawn the initial weights before, so their exact
+    offsets are not reproduced.
     """
     import torch
 
     generator = torch.Generator().manual_seed(seed % 2**64)
     size = (test_loss.batch_sequences,)
-    draws = [torch.randint(n_tokens - seq_len, size, generator=generator) for _ in range(test_loss.n_batches)]
+    draws = [
+        torch.randint(n_tokens - seq_len, size, generator=generator)
+        for _ in range(test_loss.n_batches)
+    ]
     return torch.cat(draws).numpy()
 
 
 def all_starts(n_tokens: int, seq_len: int) -> NDArray[np.int64]:
     """Return where the windows that cut tokens t_0 .. t_n without overlap start, shape (N,).
 
-    Window i reads t[i T : i T + T] and predicts t[i T + 1 : i T + T + 1], so each of t_1 .. t_n is a target once, with
-    between 1 and T tokens of context. The last window may be shorter. As in training, windows cross the ends of
-    documents.
+    Window i reads t[i T : i T + T] and predicts t[i T + 1 : i T + T + 1], so each of t_1 .. t_n is
+    a target once, with between 1 and T tokens of context. The last window may be shorter. As in
+    training, windows cross the ends of documents.
     """
     return np.arange(0, n_tokens - 1, seq_len)
 
@@ -65,16 +73,20 @@ def window_starts(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) -
     needed = 2 if test_loss.windows == "all" else seq_len + 1
     if n_tokens < needed:
         raise ValueError(
-            f"evaluation.test_loss.split: {test_loss.split} has {n_tokens} token(s), windows {test_loss.windows!r} "
-            f"need at least {needed}; raise data.split.{test_loss.split}_fraction"
+            f"evaluation.test_loss.split: {test_loss.split} has {n_tokens} token(s), windows"
+            f" {test_loss.windows!r} need at least {needed}; raise"
+            f" data.split.{test_loss.split}_fraction"
         )
     if test_loss.windows == "all":
         return all_starts(n_tokens, seq_len)
     return random_offsets(n_tokens, seq_len, test_loss, seed)
 
 
-def windows_at(tokens: TokenIds, starts_N: NDArray[np.int64], seq_len: int, batch_sequences: int) -> Iterator[Batch]:
-    """Yield (inputs, targets) of shape (B, T) of the windows that start at ``starts_N``, targets one further.
+def windows_at(
+    tokens: TokenIds, starts_N: NDArray[np.int64], seq_len: int, batch_sequences: int
+) -> Iterator[Batch]:
+    """Yield (inputs, targets) of shape (B, T) of the windows that start at ``starts_N``, targets
+    one further.
 
     A window that the end of the tokens makes shorter is a batch of its own.
     """
@@ -96,15 +108,21 @@ def mean_loss(
     observe: Observer | None = None,
     observe_logits: "LogitObserver | None" = None,
 ) -> tuple[float, int]:
-    """Return the mean cross-entropy in nats per predicted token, summed in float64, and the number of those tokens.
+    """Return the mean cross-entropy in nats per predicted token, summed in float64, and the number
+    of those tokens.
 
-    Windows of one length weigh the same, so it is also the mean over batches of random windows. With
-    ``bf16``, a GPU computes under autocast. ``observe`` is given each batch and the losses of its targets, float64 of
-    shape (B, T), and ``observe_logits`` the logits behind them, chunk by chunk.
+    Windows of one length weigh the same, so it is also the mean over batches of random windows.
+    With ``bf16``, a GPU computes under autocast. ``observe`` is given each batch and the losses of
+    its targets, float64 of shape (B, T), and ``observe_logits`` the logits behind them, chunk by
+    chunk.
     """
     import torch
 
-    autocast = torch.autocast("cuda", torch.bfloat16) if bf16 and device.startswith("cuda") else nullcontext()
+    autocast = (
+        torch.autocast("cuda", torch.bfloat16)
+        if bf16 and device.startswith("cuda")
+        else nullcontext()
+    )
     sums, n_predicted = [], 0
     with torch.inference_mode(), autocast:
         for inputs_BT, targets_BT in found:
@@ -118,14 +136,15 @@ def mean_loss(
 
 
 def _ends_of_documents(tokens: TokenIds, meta: Meta, split: str) -> NDArray[np.int64]:
-    """Return where the documents of a split end, shape (G,); none, so that it is one document, if that is not known."""
+    """Return where the documents of a split end, shape (G,); none, so that it is one document, if
+    that is not known."""
     ends_G, n_documents = document_ends(tokens, meta.eot_id), meta.splits[split].n_documents
     if len(ends_G) == n_documents:
         return ends_G
     say(
-        f"test_loss: the split {split} has {len(ends_G):,} end-of-text tokens in {n_documents:,} documents, so where "
-        "these end is not known; it counts as one document, without an interval over documents; give the tokenizer an "
-        "unk_token other than its eos_token"
+        f"test_loss: the split {split} has {len(ends_G):,} end-of-text tokens in {n_documents:,}"
+        " documents, so where these end is not known; it counts as one document, without an"
+        " interval over documents; give the tokenizer an unk_token other than its eos_token"
     )
     return ends_G[:0]
 
@@ -145,11 +164,15 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
         seq_len = cell.training.seq_len
-        starts_N = window_starts(len(tokens), seq_len, test_loss.for_model(cell.model.name), cell.seed)
+        starts_N = window_starts(
+            len(tokens), seq_len, test_loss.for_model(cell.model.name), cell.seed
+        )
         found = windows_at(tokens, starts_N, seq_len, batch_sequences)
         detail = LossDetail(vocabulary, starts_N, ends_G)
         model_on_device = load_model(model, device)
-        loss, n_tokens = mean_loss(model_on_device, found, device, bf16, detail.add, detail.logits.add)
+        loss, n_tokens = mean_loss(
+            model_on_device, found, device, bf16, detail.add, detail.logits.add
+        )
         return detail.evaluation(loss, n_tokens, device)
 
     yield evaluate
@@ -157,7 +180,8 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
 
 @contextmanager
 def open_validation(study: Study, data_id: str, device: str) -> Iterator[Evaluator]:
-    """Yield the evaluator of the loss by which a tuning chooses: of each token of val, in the same windows for all.
+    """Yield the evaluator of the loss by which a tuning chooses: of each token of val, in the same
+    windows for all.
 
     ``ValueError`` for a split that has nothing to predict.
     """
@@ -166,14 +190,18 @@ def open_validation(study: Study, data_id: str, device: str) -> Iterator[Evaluat
     device = pick_device(device)
     tokens = open_tokens(paths.data_dir(data_id), "val")
     if len(tokens) < 2:
-        raise ValueError(f"data.split.val_fraction: the split val has {len(tokens)} token(s), too few; raise it")
+        raise ValueError(
+            f"data.split.val_fraction: the split val has {len(tokens)} token(s), too few; raise it"
+        )
     batch_sequences = study.execution.evaluation_batch_sequences
     ((task, metric, unit),) = VALIDATION_LOSS.columns
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
         seq_len = cell.training.seq_len
         found = windows_at(tokens, all_starts(len(tokens), seq_len), seq_len, batch_sequences)
-        loss, n_tokens = mean_loss(load_model(model, device), found, device, study.training.precision == "bf16")
+        loss, n_tokens = mean_loss(
+            load_model(model, device), found, device, study.training.precision == "bf16"
+        )
         finite = math.isfinite(loss)
         undefined = [] if finite else [f"validation loss of this model is {loss}"]
         rows = [row(task, metric, loss if finite else math.nan, unit)]

@@ -1,9 +1,11 @@
-"""Lists for each stage everything but the model that can change the numbers of an evaluation, and checks it.
+"""Lists for each stage everything but the model that can change the numbers of an evaluation, and
+checks it.
 
-The name of an evaluation's file holds a hash of these settings, and the workflow needs the name before there is any
-data: so this module imports nothing heavy. A file counts by its contents, not by its path. The sets that the data stage
-generates (``synthetic``) are identified by the id of the data. Not seen of a downstream task: data on the Hugging Face
-hub, and Python code outside of lm-eval and ``paths.tasks``.
+The name of an evaluation's file holds a hash of these settings, and the workflow needs the name
+before there is any data: so this module imports nothing heavy. A file counts by its contents, not
+by its path. The sets that the data stage generates (``synthetic``) are identified by the id of the
+data. Not seen of a downstream task: data on the Hugging Face hub, and Python code outside of
+lm-eval and ``paths.tasks``.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,11 +30,13 @@ from coupled_adam_bench.study.dotted import code_of
 RANDOM_SEED, OTHER_SEED = 0, 1234
 """lm-eval's default seeds: that of Python's generator, and that of all others."""
 LIBRARIES = ("lm_eval", "transformers", "tokenizers", "datasets")
-"""The libraries that decide which tokens are scored, and how. The version of PyTorch changes only the rounding."""
+"""The libraries that decide which tokens are scored, and how. The version of PyTorch changes only
+the rounding."""
 
 
 def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
-    """Return what can change the test loss; its text is part of the data, which the cell's id covers."""
+    """Return what can change the test loss; its text is part of the data, which the cell's id
+    covers."""
     found = study.evaluation.test_loss.in_effect() | {"precision": study.training.precision}
     if study.data.tokenizer == "file":  # bits per byte were once those that the tokens spell
         found["bytes"] = "text"
@@ -45,7 +49,8 @@ def validation_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG0
 
 
 def embeddings(study: Study, data_id: str) -> dict[str, Any]:
-    """Return what can change the metrics of embeddings; ``ValueError`` for a word-similarity set that is not there."""
+    """Return what can change the metrics of embeddings; ``ValueError`` for a word-similarity set
+    that is not there."""
     return {
         "leading_space": study.evaluation.leading_space,
         "isotropy": study.evaluation.isotropy,
@@ -57,12 +62,14 @@ def embeddings(study: Study, data_id: str) -> dict[str, Any]:
 
 
 def measures_head(study: Study) -> bool:
-    """Tell whether the output matrix is measured: in all cells of a study that has an untied model."""
+    """Tell whether the output matrix is measured: in all cells of a study that has an untied
+    model."""
     return any(model.has_own_head for model in study.models)
 
 
 def downstream(study: Study, data_id: str) -> dict[str, Any]:
-    """Return what can change the scores of downstream tasks; ``ValueError`` for files of tasks that are not there."""
+    """Return what can change the scores of downstream tasks; ``ValueError`` for files of tasks that
+    are not there."""
     chosen = downstream_of(study)
     return {
         "task_versions": chosen.task_versions,
@@ -78,7 +85,8 @@ def downstream(study: Study, data_id: str) -> dict[str, Any]:
 
 
 def _shots(study: Study, chosen: Downstream) -> Any:
-    """Return the study's number of examples or, if it has none, those of the tasks that have some, by name; else 0."""
+    """Return the study's number of examples or, if it has none, those of the tasks that have some,
+    by name; else 0."""
     if chosen.num_fewshot is not None or study.evaluation.downstream_of_files is None:
         return chosen.num_fewshot or 0
     tasks = find_tasks(chosen.tasks, study.paths.tasks, chosen.task_versions)
@@ -89,19 +97,24 @@ def _shots(study: Study, chosen: Downstream) -> Any:
 def downstream_of(study: Study) -> Downstream:
     """Return ``evaluation.downstream``; ``ValueError`` if the study has no downstream tasks."""
     if study.evaluation.downstream is None:
-        raise ValueError(f"evaluation.downstream: null in study {study.study!r}; give it, {{}} for its defaults")
+        raise ValueError(
+            f"evaluation.downstream: null in study {study.study!r}; give it, {{}} for its defaults"
+        )
     return study.evaluation.downstream
 
 
 def theory(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
-    """Return what can change the measurements of the theory; ``ValueError`` if the study does not ask for them."""
+    """Return what can change the measurements of the theory; ``ValueError`` if the study does not
+    ask for them."""
     return theory_of(study).in_effect()
 
 
 def theory_of(study: Study) -> Theory:
     """Return ``evaluation.theory``; ``ValueError`` if the study does not ask for it."""
     if study.evaluation.theory is None:
-        raise ValueError(f"evaluation.theory: not in study {study.study!r}; give it, {{}} for its defaults")
+        raise ValueError(
+            f"evaluation.theory: not in study {study.study!r}; give it, {{}} for its defaults"
+        )
     return study.evaluation.theory
 
 
@@ -125,7 +138,8 @@ def _pairs_sha256(path: Path, spec: WordSimilaritySet) -> str:
 
 
 def own_metrics(study: Study) -> list[dict[str, Any]]:
-    """Return what can change the values of a study's own metrics; ``ValueError`` for a module that is not there."""
+    """Return what can change the values of a study's own metrics; ``ValueError`` for a module that
+    is not there."""
     found = []
     for index, metric in enumerate(study.evaluation.metrics):
         try:
@@ -139,11 +153,15 @@ def _tasks(study: Study, data_id: str) -> Any:
     if study.evaluation.downstream_of_files is None:
         return {"generated": data_id}
     # A list: the order of tasks is that of the results.
-    return [task_contents(task, stand_in, study.paths.tasks) for task, stand_in in plan_tasks(study, data_id)]
+    return [
+        task_contents(task, stand_in, study.paths.tasks)
+        for task, stand_in in plan_tasks(study, data_id)
+    ]
 
 
 def check_evaluation(study: Study) -> None:
-    """Check task names, word-similarity sets and the hub mirror; ``ValueError`` that lists all problems.
+    """Check task names, word-similarity sets and the hub mirror; ``ValueError`` that lists all
+    problems.
 
     What the data stage generates itself (``synthetic``) is not checked: it does not exist yet.
     """
@@ -157,9 +175,14 @@ def check_evaluation(study: Study) -> None:
         try:
             problems += _task_problems(study, downstream)
         except OSError as error:
-            problems.append(f"paths.tasks, paths.hub_mirror: {error.filename} cannot be read: {error.strerror}")
+            problems.append(
+                f"paths.tasks, paths.hub_mirror: {error.filename} cannot be read: {error.strerror}"
+            )
     if problems:
-        raise ValueError(f"evaluation: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems))
+        raise ValueError(
+            f"evaluation: {len(problems)} problem(s)\n"
+            + "\n".join(f"  {line}" for line in problems)
+        )
 
 
 def _task_problems(study: Study, downstream: Downstream) -> list[str]:
@@ -168,10 +191,16 @@ def _task_problems(study: Study, downstream: Downstream) -> list[str]:
         tasks = find_tasks(downstream.tasks, own, downstream.task_versions)
     except ValueError as error:
         return [str(error)]
-    return [line for task in tasks for line in _problem(_check_task, task, own, mirror, downstream.num_fewshot)]
+    return [
+        line
+        for task in tasks
+        for line in _problem(_check_task, task, own, mirror, downstream.num_fewshot)
+    ]
 
 
-def _check_task(task: TaskFile, own: str | None, mirror: str | None, num_fewshot: int | None) -> None:
+def _check_task(
+    task: TaskFile, own: str | None, mirror: str | None, num_fewshot: int | None
+) -> None:
     shots_of(task, num_fewshot)
     if mirror is None:
         task_contents(task, None, own)

@@ -1,4 +1,5 @@
-"""The driver of the evaluation stages: for each cell one file, found by a hash of everything that can change it."""
+"""The driver of the evaluation stages: for each cell one file, found by a hash of everything that
+can change it."""
 
 import hashlib
 import math
@@ -23,7 +24,13 @@ from coupled_adam_bench.records.stored import (
     settings_of,
     wrong_row,
 )
-from coupled_adam_bench.store.files import await_files, read_sealed, write_bytes, write_sealed, write_text
+from coupled_adam_bench.store.files import (
+    await_files,
+    read_sealed,
+    write_bytes,
+    write_sealed,
+    write_text,
+)
 from coupled_adam_bench.store.runs import mark_damaged, run_damage
 from coupled_adam_bench.study.catalog.stages import Stage
 from coupled_adam_bench.study.cells import Cell
@@ -31,15 +38,17 @@ from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.plan import study_of
 
 Opener = Callable[[Study, str, str], AbstractContextManager[Evaluator]]
-"""A function that loads once what all cells share, given the study, the id of its data and the device."""
+"""A function that loads once what all cells share, given the study, the id of its data and the
+device."""
 
 
 def run_stage(stage: Stage, cells: Sequence[Cell], done: Path, device: str = "auto") -> int:
-    """Evaluate trained cells, each into its file of ``evaluations/``, then write the marker ``done``; return 0 or 1.
+    """Evaluate trained cells, each into its file of ``evaluations/``, then write the marker
+    ``done``; return 0 or 1.
 
-    What was measured before of the same model under the same settings is kept. A diverged cell gets NaN and its
-    reason. If a cell fails, its error goes to stderr, the others are evaluated, no marker is written and the result is
-    1. ``ValueError`` for cells of several studies.
+    What was measured before of the same model under the same settings is kept. A diverged cell gets
+    NaN and its reason. If a cell fails, its error goes to stderr, the others are evaluated, no
+    marker is written and the result is 1. ``ValueError`` for cells of several studies.
     """
     study, data_id = study_of(cells), cells[0].data_id
     done.unlink(missing_ok=True)
@@ -77,11 +86,13 @@ def run_stage(stage: Stage, cells: Sequence[Cell], done: Path, device: str = "au
 
 
 def _check_settings(measurement: Measurement, study: Study, data_id: str) -> None:
-    """Raise ``ValueError`` if a file has changed between its hash in the settings and its reading, which is over."""
+    """Raise ``ValueError`` if a file has changed between its hash in the settings and its reading,
+    which is over."""
     now, before = settings_of(measurement.stage, study, data_id), measurement.settings
     if changed := [name for name in now if now[name] != before[name]]:
         raise ValueError(
-            f"{measurement.stage.name}: the files behind {', '.join(changed)} changed while they were read; start again"
+            f"{measurement.stage.name}: the files behind {', '.join(changed)} changed while they"
+            " were read; start again"
         )
 
 
@@ -93,7 +104,9 @@ def _is_pending(measurement: Measurement, cell_id: str) -> bool:
     if expected is None:
         reason = read_sealed(files.record)["reason"]
         if measurement.damage(cell_id) is not None:
-            undefined = [row(task, metric, math.nan, unit) for task, metric, unit in measurement.columns]
+            undefined = [
+                row(task, metric, math.nan, unit) for task, metric, unit in measurement.columns
+            ]
             _write(measurement, cell_id, Evaluation(undefined, [reason]), status="diverged")
         say(f"{stage.name}: {cell_id}: diverged ({reason})")
         return False
@@ -108,15 +121,18 @@ def _is_pending(measurement: Measurement, cell_id: str) -> bool:
 
 
 def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **facts: Any) -> None:
-    """Write a cell's evaluation; ``ValueError`` for other metrics than the stage declares, or impossible numbers.
+    """Write a cell's evaluation; ``ValueError`` for other metrics than the stage declares, or
+    impossible numbers.
 
-    A number that statistics cannot use, as of a model whose weights are huge, is recorded as NaN with that reason. The
-    files beside the record come first, and it has their checksums.
+    A number that statistics cannot use, as of a model whose weights are huge, is recorded as NaN
+    with that reason. The files beside the record come first, and it has their checksums.
     """
     model_sha256 = measurement.model_sha256(cell_id)
     results, reasons = list(evaluation.results), list(evaluation.undefined)
     for index, found in enumerate(results):
-        if not is_usable(found["value"]) or (math.isnan(found["value"]) and not evaluation.undefined):
+        if not is_usable(found["value"]) or (
+            math.isnan(found["value"]) and not evaluation.undefined
+        ):
             reasons.append(f"{found['task']} {found['metric']} of this model is {found['value']}")
             results[index] = row(found["task"], found["metric"], math.nan, found["unit"])
     path = measurement.path(cell_id, model_sha256)
@@ -133,7 +149,10 @@ def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **fac
         **facts,
     }
     if evaluation.files:
-        record["files"] = {name: hashlib.sha256(contents).hexdigest() for name, contents in evaluation.files.items()}
+        record["files"] = {
+            name: hashlib.sha256(contents).hexdigest()
+            for name, contents in evaluation.files.items()
+        }
     if problem := measurement.undeclared(results) or wrong_row(results):
         raise ValueError(problem)
     for name, contents in evaluation.files.items():
@@ -149,7 +168,8 @@ def _summary(stage: Stage, evaluation: Evaluation) -> str:
 
 
 def _report(stage: Stage, cell_id: str, error: Exception) -> str:
-    """Print the traceback of what is not a user's error, and a line that says which cell failed; return its id."""
+    """Print the traceback of what is not a user's error, and a line that says which cell failed;
+    return its id."""
     if not isinstance(error, ValueError):
         traceback.print_exception(error)
     say(f"{stage.name}: {cell_id}: FAILED: {type(error).__name__}: {error}")

@@ -1,4 +1,5 @@
-"""Task files of the lm-evaluation-harness, found, rewritten and hashed without importing it (its import takes seconds).
+"""Task files of the lm-evaluation-harness, found, rewritten and hashed without importing it (its
+import takes seconds).
 
 A task is a YAML file; ``!function`` values are Python functions beside it and stay untouched here.
 """
@@ -30,17 +31,21 @@ PAPER_TASK_FILES = {
     "lambada_openai": "lambada/lambada_openai.yaml",
     "race": "race/race.yaml",
 }
-"""The places of the paper's tasks in lm-eval, so that its 14,000 files need not be read. Others are searched for."""
+"""The places of the paper's tasks in lm-eval, so that its 14,000 files need not be read. Others are
+searched for."""
 OLDER_TASKS = {"0.4.3": Path(__file__).parent / "tasks_v0_4_3"}
-"""Our files of those tasks of the paper whose prompts or scores differ in an older lm-eval, by its version."""
+"""Our files of those tasks of the paper whose prompts or scores differ in an older lm-eval, by its
+version."""
 LOCAL_READERS = (
-    "arrow", "audiofolder", "conll", "csv", "eval", "fasta", "fastq", "genbank", "harbor", "hdf5", "iceberg",
-    "imagefolder", "json", "lance", "meshfolder", "mmcif", "niftifolder", "pandas", "parquet", "pdb", "pdffolder",
-    "text", "tsfile", "videofolder", "vortex", "webdataset", "xml",
+    "arrow", "audiofolder", "conll", "csv", "eval", "fasta", "fastq", "genbank", "harbor", "hdf5",
+    "iceberg", "imagefolder", "json", "lance", "meshfolder", "mmcif", "niftifolder", "pandas",
+    "parquet", "pdb", "pdffolder", "text", "tsfile", "videofolder", "vortex", "webdataset", "xml",
 )  # fmt: skip
-"""The values of ``dataset_path`` that name a format of files, not a data set of the hub, for the library `datasets`."""
+"""The values of ``dataset_path`` that name a format of files, not a data set of the hub, for the
+library `datasets`."""
 MAX_INCLUDES = 50
-"""Length of a chain of task files that include one another, above which it is refused; lm-eval's longest has 4."""
+"""Length of a chain of task files that include one another, above which it is refused; lm-eval's
+longest has 4."""
 _NAME = re.compile(r"""^["']?(task|group)["']?:[ \t]*["']?([^\s"'#\[]+)""", re.MULTILINE)
 _FUNCTION = re.compile(r"!function\s+([\w.]+)\.\w+")
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
@@ -66,7 +71,9 @@ def installed(library: str) -> str:
     try:
         return version(library)
     except PackageNotFoundError:
-        raise ValueError(f"{library} is not installed: pip install 'coupled-adam-bench[pipeline]'") from None
+        raise ValueError(
+            f"{library} is not installed: pip install 'coupled-adam-bench[pipeline]'"
+        ) from None
 
 
 def harness_tasks() -> Path:
@@ -80,15 +87,22 @@ def harness_tasks() -> Path:
 # ---- which file a name stands for ----
 
 
-def find_tasks(names: Iterable[str], own_tasks: str | None, versions: str = "installed") -> list[TaskFile]:
-    """Return the files of tasks by name: first those in ``own_tasks``, then lm-eval's in these ``versions``.
+def find_tasks(
+    names: Iterable[str], own_tasks: str | None, versions: str = "installed"
+) -> list[TaskFile]:
+    """Return the files of tasks by name: first those in ``own_tasks``, then lm-eval's in these
+    ``versions``.
 
     ``ValueError`` that lists every unknown name with its near matches.
     """
     own = {} if own_tasks is None else _scan(Path(own_tasks).resolve())
     older = _scan(OLDER_TASKS[versions]) if versions in OLDER_TASKS else {}
     places = {name: harness_tasks() / path for name, path in PAPER_TASK_FILES.items()}
-    known = {name: TaskFile(name, path) for name, path in places.items() if path.is_file()} | older | own
+    known = (
+        {name: TaskFile(name, path) for name, path in places.items() if path.is_file()}
+        | older
+        | own
+    )
     names = list(dict.fromkeys(names))
     if not known.keys() >= set(names):
         known = _scan(harness_tasks()) | known
@@ -134,7 +148,8 @@ _Loader.add_constructor("!function", _function)
 
 @cached_by_file
 def _read_yaml(path: Path) -> dict[str, Any]:
-    """Read a task's YAML file without what it includes; the result is cached, so callers must not change it."""
+    """Read a task's YAML file without what it includes; the result is cached, so callers must not
+    change it."""
     try:
         task = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
@@ -146,7 +161,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(task, dict):
         raise ValueError(f"{path}: not a task: a mapping is expected")
     if not isinstance(task.get("dataset_kwargs") or {}, dict):
-        raise ValueError(f"{path}: dataset_kwargs: a mapping is expected, not {task['dataset_kwargs']!r}")
+        raise ValueError(
+            f"{path}: dataset_kwargs: a mapping is expected, not {task['dataset_kwargs']!r}"
+        )
     return task
 
 
@@ -162,16 +179,21 @@ def _included_files(path: Path) -> list[Path]:
 def _with_included(path: Path) -> list[Path]:
     """Return a task's file and all that it includes, each after the files that it includes itself.
 
-    ``ValueError`` for a file that is included twice, as in a ring, which lm-eval refuses too, and for an endless chain.
+    ``ValueError`` for a file that is included twice, as in a ring, which lm-eval refuses too, and
+    for an endless chain.
     """
     ordered: list[Path] = []
     seen: set[Path] = set()
 
     def visit(file: Path, depth: int) -> None:
         if file in seen:
-            raise ValueError(f"{path}: `include` leads to {file} twice, as in a ring; include it once")
+            raise ValueError(
+                f"{path}: `include` leads to {file} twice, as in a ring; include it once"
+            )
         if depth > MAX_INCLUDES:
-            raise ValueError(f"{path}: `include` leads through more than {MAX_INCLUDES} files; write fewer files")
+            raise ValueError(
+                f"{path}: `include` leads through more than {MAX_INCLUDES} files; write fewer files"
+            )
         seen.add(file)
         for other in _included_files(file):
             visit(other, depth + 1)
@@ -191,10 +213,12 @@ def read_task(path: Path) -> dict[str, Any]:
 
 
 def shots_of(task: TaskFile, num_fewshot: int | None) -> int | None:
-    """Return how many examples are in each prompt of a task under ``evaluation.downstream.num_fewshot``.
+    """Return how many examples are in each prompt of a task under
+    ``evaluation.downstream.num_fewshot``.
 
-    As in lm-eval, a task that names 0 has its examples in the prompt, and a study without the setting takes the task's
-    own number, which is 0 where it names none. None for a group, whose members have numbers of their own.
+    As in lm-eval, a task that names 0 has its examples in the prompt, and a study without the
+    setting takes the task's own number, which is 0 where it names none. None for a group, whose
+    members have numbers of their own.
     """
     if task.is_group:
         return num_fewshot
@@ -208,7 +232,8 @@ def shots_of(task: TaskFile, num_fewshot: int | None) -> int | None:
 
 
 def plan_tasks(study: Study, data_id: str) -> list[tuple[TaskFile, StandIn | None]]:
-    """Return the study's tasks, each with the task that stands in for it, None for one that lm-eval loads as it is."""
+    """Return the study's tasks, each with the task that stands in for it, None for one that lm-eval
+    loads as it is."""
     downstream = study.evaluation.downstream_of_files
     if downstream is None:
         return [*_generated_tasks(paths.data_dir(data_id) / TASKS)]
@@ -228,7 +253,8 @@ class HubData:
     splits: dict[str, str]
     """By kind of split its name, for those that the task has."""
     needed: tuple[str, ...]
-    """The split that is evaluated, and the one from which examples are drawn, if there are examples."""
+    """The split that is evaluated, and the one from which examples are drawn, if there are
+    examples."""
 
     def file(self, mirror: Path, split: str) -> Path:
         """Return where a split lies in the folder ``paths.hub_mirror``."""
@@ -236,24 +262,33 @@ class HubData:
 
 
 def hub_data(task: TaskFile, num_fewshot: int | None) -> HubData | None:
-    """Return the data on the hub that a task reads, None for local data; ``ValueError`` for a group of tasks."""
+    """Return the data on the hub that a task reads, None for local data; ``ValueError`` for a group
+    of tasks."""
     if task.is_group:
-        raise ValueError(f"paths.hub_mirror: {task.name} is a group of tasks; name its tasks one by one")
+        raise ValueError(
+            f"paths.hub_mirror: {task.name} is a group of tasks; name its tasks one by one"
+        )
     stock = read_task(task.path)
     if "dataset_path" not in stock or stock["dataset_path"] in LOCAL_READERS:
         return None
     splits = {kind: stock[kind] for kind in _SPLITS if stock.get(kind) is not None}
     needed = [splits[kind] for kind in ("test_split", "validation_split") if kind in splits][:1]
     if shots_of(task, num_fewshot):
-        needed += [splits[kind] for kind in ("fewshot_split", "training_split") if kind in splits][:1]
-    return HubData(stock["dataset_path"], stock.get("dataset_name"), splits, tuple(dict.fromkeys(needed)))
+        needed += [splits[kind] for kind in ("fewshot_split", "training_split") if kind in splits][
+            :1
+        ]
+    return HubData(
+        stock["dataset_path"], stock.get("dataset_name"), splits, tuple(dict.fromkeys(needed))
+    )
 
 
 def mirrored_task(task: TaskFile, mirror: Path, num_fewshot: int | None) -> StandIn | None:
-    """Return a task that includes ``task`` and reads its data from ``<mirror>/<org>/<dataset>/<config>/<split>.jsonl``.
+    """Return a task that includes ``task`` and reads its data from
+    ``<mirror>/<org>/<dataset>/<config>/<split>.jsonl``.
 
-    None if the task does not come from the hub. A split without a file is switched off, unless it is the one that is
-    evaluated or the one that examples are drawn from: then ``ValueError`` says which file is missing.
+    None if the task does not come from the hub. A split without a file is switched off, unless it
+    is the one that is evaluated or the one that examples are drawn from: then ``ValueError`` says
+    which file is missing.
     """
     data = hub_data(task, num_fewshot)
     if data is None:
@@ -261,7 +296,8 @@ def mirrored_task(task: TaskFile, mirror: Path, num_fewshot: int | None) -> Stan
     files = {split: data.file(mirror, split) for split in data.splits.values()}
     if missing := [str(files[split]) for split in data.needed if not files[split].is_file()]:
         raise ValueError(
-            f"paths.hub_mirror: {task.name} needs {' and '.join(missing)}; the target `fetch` downloads it"
+            f"paths.hub_mirror: {task.name} needs {' and '.join(missing)}; the target `fetch`"
+            " downloads it"
         )
     present = {split: str(path.resolve()) for split, path in files.items() if path.is_file()}
     absent = {kind: None for kind, split in data.splits.items() if split not in present}
@@ -269,7 +305,8 @@ def mirrored_task(task: TaskFile, mirror: Path, num_fewshot: int | None) -> Stan
 
 
 def _generated_tasks(folder: Path) -> Iterator[tuple[TaskFile, StandIn]]:
-    """Yield the tasks of the generated language, each with one that includes it and finds the data files beside it."""
+    """Yield the tasks of the generated language, each with one that includes it and finds the data
+    files beside it."""
     for path in sorted(folder.resolve().glob("*.yaml")):
         values = read_task(path)
         task = TaskFile(values["task"], path)
@@ -278,17 +315,24 @@ def _generated_tasks(folder: Path) -> Iterator[tuple[TaskFile, StandIn]]:
 
 
 def _including(task: TaskFile, data_files: dict[str, str]) -> StandIn:
-    return {"include": str(task.path), "task": task.name, "dataset_kwargs": {"data_files": data_files}}
+    return {
+        "include": str(task.path),
+        "task": task.name,
+        "dataset_kwargs": {"data_files": data_files},
+    }
 
 
 # ---- what identifies it ----
 
 
-def task_contents(task: TaskFile, stand_in: StandIn | None, own_tasks: str | None) -> dict[str, Any]:
+def task_contents(
+    task: TaskFile, stand_in: StandIn | None, own_tasks: str | None
+) -> dict[str, Any]:
     """Return the hashes of a task's YAML files, Python code and local data, wherever they lie.
 
-    One of the user's own tasks counts with all Python files in its folder, and a group of tasks with all of the user's
-    tasks. ``ValueError`` for a file that the task names and that is not there.
+    One of the user's own tasks counts with all Python files in its folder, and a group of tasks
+    with all of the user's tasks. ``ValueError`` for a file that the task names and that is not
+    there.
     """
     own = None if own_tasks is None else Path(own_tasks).resolve()
     yamls = [task.path]
@@ -297,7 +341,12 @@ def task_contents(task: TaskFile, stand_in: StandIn | None, own_tasks: str | Non
     for path in yamls:
         _with_included(path)  # which says what is wrong with the files
     files = [file for path in yamls for file in _files_of_task(path)]
-    files += [file for path in yamls if own in path.parents for file in sorted(path.parent.glob("**/*.py"))]
+    files += [
+        file
+        for path in yamls
+        if own in path.parents
+        for file in sorted(path.parent.glob("**/*.py"))
+    ]
     settings = [stand_in] if stand_in is not None else [read_task(path) for path in yamls]
     return {
         "name": task.name,
@@ -308,7 +357,9 @@ def task_contents(task: TaskFile, stand_in: StandIn | None, own_tasks: str | Non
 
 def reads_files(contents: dict[str, Any]) -> bool:
     """Tell by its :func:`task_contents` whether a task reads files of this machine."""
-    return any(sha256 for data in contents["data"] for named in data.values() for _, sha256 in named)
+    return any(
+        sha256 for data in contents["data"] for named in data.values() for _, sha256 in named
+    )
 
 
 def _digest(path: Path) -> Digest:
@@ -316,7 +367,8 @@ def _digest(path: Path) -> Digest:
 
 
 def _files_of_task(path: Path) -> Iterator[Path]:
-    """Yield a YAML file, those that it includes, and the Python files beside them that they name a function of."""
+    """Yield a YAML file, those that it includes, and the Python files beside them that they name a
+    function of."""
     yield path
     for other in _included_files(path):
         yield from _files_of_task(other)
@@ -338,20 +390,23 @@ def _data(task: TaskFile, settings: dict[str, Any]) -> dict[str, list[Digest]]:
     splits = named if isinstance(named, dict) else {"": named}
     return {
         str(split): [
-            one for name in ([names] if isinstance(names, str) else names) for one in _digests(task, folder, name)
+            one
+            for name in ([names] if isinstance(names, str) else names)
+            for one in _digests(task, folder, name)
         ]
         for split, names in splits.items()
     }
 
 
 def _digests(task: TaskFile, folder: Path, name: str) -> list[Digest]:
-    """Return the digests of the files that one name stands for: a path, a glob, or a URL, which is not fetched."""
+    """Return the digests of the files that one name stands for: a path, a glob, or a URL, which is
+    not fetched."""
     if "://" in name:
         return [(name, "")]
     found = sorted(glob(str(folder / name), recursive=True))  # noqa: PTH207 - the name may be an absolute path
     if not found:
         raise ValueError(
-            f"evaluation.downstream.tasks: {task.name} needs {folder / name}, which does not exist (data_files in "
-            f"{task.path}, from the folder in which the study is run)"
+            f"evaluation.downstream.tasks: {task.name} needs {folder / name}, which does not exist"
+            f" (data_files in {task.path}, from the folder in which the study is run)"
         )
     return [_digest(Path(path)) for path in found]

@@ -1,4 +1,5 @@
-"""The device of a stage and the processors that it may use; torch is imported only where a GPU is looked for."""
+"""The device of a stage and the processors that it may use; torch is imported only where a GPU is
+looked for."""
 
 import os
 import platform
@@ -10,14 +11,16 @@ from coupled_adam_bench.machine.surroundings import instructions
 from coupled_adam_bench.machine.visible_gpus import VISIBLE, named_gpus
 
 MAX_THREADS_PER_PROCESSOR = 4
-# Tokens whose logits are held at once. On a CPU, the products reach full speed and the logits stay in the cache (see
-# docs/performance.md); on a GPU, the products occupy all multiprocessors.
+# Tokens whose logits are held at once. On a CPU, the products reach full speed and the logits stay
+# in the cache (see docs/performance.md); on a GPU, the products occupy all multiprocessors.
 LOGITS_CHUNK = {"cpu": 256, "cuda": 4096}
 
 
 # The first version of NVIDIA's driver that runs programs of a major version of CUDA.
 _LEAST_DRIVER = {"12": 525, "13": 580}
-_BUILDS_FOR_CUDA_12 = "https://download.pytorch.org/whl/cu126"  # up to PyTorch 2.14; the last that runs on a V100
+_BUILDS_FOR_CUDA_12 = (  # up to PyTorch 2.14; the last that runs on a V100
+    "https://download.pytorch.org/whl/cu126"
+)
 _DRIVER = Path("/proc/driver/nvidia/version")
 _PROCESSOR = Path("/proc/cpuinfo")
 _VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
@@ -25,7 +28,8 @@ _VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
 
 
 def pick_device(device: str) -> str:
-    """Resolve ``auto`` to ``cuda`` or ``cpu``; raise ``ValueError`` for ``cuda`` if torch cannot use a GPU."""
+    """Resolve ``auto`` to ``cuda`` or ``cpu``; raise ``ValueError`` for ``cuda`` if torch cannot
+    use a GPU."""
     import torch
 
     if device == "auto":
@@ -36,10 +40,11 @@ def pick_device(device: str) -> str:
 
 
 def check_gpus(count: int) -> None:
-    """Raise ``ValueError`` if torch cannot use ``count`` GPUs here; it says what is there, and what to do.
+    """Raise ``ValueError`` if torch cannot use ``count`` GPUs here; it says what is there, and what
+    to do.
 
-    What the driver's files say explains a failure of torch and never decides: they are not there under WSL2 or gVisor,
-    and with CUDA's forward compatibility an older driver is good enough.
+    What the driver's files say explains a failure of torch and never decides: they are not there
+    under WSL2 or gVisor, and with CUDA's forward compatibility an older driver is good enough.
     """
     import torch
 
@@ -54,8 +59,8 @@ def check_gpus(count: int) -> None:
         found += f", {VISIBLE}={visible!r}"
     usable = seen if 0 < seen < count else "none"
     raise ValueError(
-        f"execution.gpus: {count}, but torch can use {usable} here ({found}): {_cure(seen, old, driver)}. With "
-        "execution.gpus: 0 the study runs on the CPU"
+        f"execution.gpus: {count}, but torch can use {usable} here ({found}):"
+        f" {_cure(seen, old, driver)}. With execution.gpus: 0 the study runs on the CPU"
     )
 
 
@@ -70,23 +75,30 @@ def _cure(seen: int, old: str | None, driver: str | None) -> str:
     import torch
 
     visible = os.environ.get(VISIBLE, "")
-    older_build = f"or install a build for CUDA 12: pip install torch=={torch.__version__.partition('+')[0]} "
+    older_build = (
+        f"or install a build for CUDA 12: pip install torch=={torch.__version__.partition('+')[0]} "
+    )
     older_build += f"--index-url {_BUILDS_FOR_CUDA_12}"
     if old is not None:
         return f"this build has no kernels for {old}, so use another GPU, {older_build}"
     if torch.version.cuda is None and seen == 0:
         return (
-            "this torch is a build for CPUs, so install the default build for Linux (with conda, on a machine without "
-            "a GPU: set CONDA_OVERRIDE_CUDA=13.0 before `conda env create`)"
+            "this torch is a build for CPUs, so install the default build for Linux (with conda, on"
+            " a machine without a GPU: set CONDA_OVERRIDE_CUDA=13.0 before `conda env create`)"
         )
     if visible and not named_gpus(visible):
-        return f"{VISIBLE} names no GPU that CUDA accepts, or one twice; name each GPU once, or unset it"
+        return (
+            f"{VISIBLE} names no GPU that CUDA accepts, or one twice; name each GPU once, or"
+            " unset it"
+        )
     if seen == 0 and driver is None:
         return "no driver of NVIDIA is to be seen here, so start on a machine with GPUs"
     major = (torch.version.cuda or "").partition(".")[0]
     needed = _LEAST_DRIVER.get(major, 0)
     if seen == 0 and needed > int((driver or "0").partition(".")[0]):
-        return f"CUDA {torch.version.cuda} needs driver {needed} or newer, so update it, {older_build}"
+        return (
+            f"CUDA {torch.version.cuda} needs driver {needed} or newer, so update it, {older_build}"
+        )
     if seen == 0 and os.environ.keys() & {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"}:
         return "start the container with --nv"
     return f"ask for no more GPUs than there are; a container and {VISIBLE} can hide some"
@@ -98,13 +110,19 @@ def _too_old(index: int) -> str | None:
 
     major, minor = torch.cuda.get_device_capability(index)
     built_for = [int(arch.partition("_")[2].rstrip("af")) for arch in torch.cuda.get_arch_list()]
-    return torch.cuda.get_device_name(index) if built_for and 10 * major + minor < min(built_for) else None
+    return (
+        torch.cuda.get_device_name(index)
+        if built_for and 10 * major + minor < min(built_for)
+        else None
+    )
 
 
 def processor() -> str:
-    """Return the name of the processor and its vectors, which decide the order of sums and so how results round.
+    """Return the name of the processor and its vectors, which decide the order of sums and so how
+    results round.
 
-    Variables of the environment that choose among its instructions do so too, so they follow the name.
+    Variables of the environment that choose among its instructions do so too, so they follow the
+    name.
     """
     lines = re.findall(r"(.*\S)\s*: (.*)", _PROCESSOR.read_text() if _PROCESSOR.is_file() else "")
     known: dict[str, str] = dict(reversed(lines))  # of the first of all processors
@@ -125,15 +143,16 @@ def n_processors() -> int:
 def check_threads(setting: str, threads: int) -> None:
     """Compare a setting's number of threads with the processors that this process may use.
 
-    More threads than processors are slower, so a line on stderr says so. Far more would overload the machine and raise
-    ``ValueError``.
+    More threads than processors are slower, so a line on stderr says so. Far more would overload
+    the machine and raise ``ValueError``.
     """
     processors = n_processors()
     most = MAX_THREADS_PER_PROCESSOR * processors
     if threads > most:
         raise ValueError(
-            f"{setting}: {threads}, but this process may use {processors} processors; at most {most} threads are "
-            f"allowed, {processors} are the fastest; lower it, or start on a machine with more"
+            f"{setting}: {threads}, but this process may use {processors} processors; at most"
+            f" {most} threads are allowed, {processors} are the fastest; lower it, or start on a"
+            " machine with more"
         )
     if threads > processors:
         say(f"{setting}: {threads} threads on {processors} processors are slower than {processors}")

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: the largest dense rate of 16-bit matrix products in FLOP/s, bytes a second, and bytes of its memory."""
+    """A GPU: the largest dense rate of 16-bit matrix products in FLOP/s, bytes a second, and bytes
+    of its memory."""
 
     peak_flops: float
     bandwidth: float
     memory: float
 
 
-# By part of the name that the driver gives the device, of which the first that fits is taken. Peaks are of bfloat16, of
-# the V100 of float16. The NVL and PCIe cards of a family are slower than those on an SXM board.
+# By part of the name that the driver gives the device, of which the first that fits is taken. Peaks
+# are of bfloat16, of the V100 of float16. The NVL and PCIe cards of a family are slower than those
+# on an SXM board.
 GPUS = {
     "GB200": Gpu(2500e12, 8e12, 186e9),
     "B200": Gpu(2250e12, 8e12, 180e9),
@@ -30,5 +32,6 @@ GPUS = {
 
 
 def find_gpu(device_name: str) -> Gpu | None:
-    """Return the GPU that a driver calls ``device_name``, such as ``NVIDIA H100 80GB HBM3``; ``None`` if unknown."""
+    """Return the GPU that a driver calls ``device_name``, such as ``NVIDIA H100 80GB HBM3``;
+    ``None`` if unknown."""
     return next((gpu for key, gpu in GPUS.items() if key in device_name), None)

@@ -1,4 +1,5 @@
-"""This process: its variables for a while, how often it looks for garbage, and the commit of its source."""
+"""This process: its variables for a while, how often it looks for garbage, and the commit of its
+source."""
 
 import contextlib
 import gc
@@ -31,10 +32,12 @@ def environment(settings: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rarely_collected() -> Iterator[None]:
-    """Look for garbage after 50,000 new objects, far more rarely than usual, as long as this is entered.
+    """Look for garbage after 50,000 new objects, far more rarely than usual, as long as this is
+    entered.
 
-    Imports make many objects and hardly any garbage: to look at all of them again and again is a tenth to a fifth of
-    their CPU time. It is not for work with tensors, of which few objects hold much memory.
+    Imports make many objects and hardly any garbage: to look at all of them again and again is a
+    tenth to a fifth of their CPU time. It is not for work with tensors, of which few objects hold
+    much memory.
     """
     usual = gc.get_threshold()
     gc.set_threshold(_NEW_OBJECTS, *usual[1:])
@@ -45,10 +48,12 @@ def rarely_collected() -> Iterator[None]:
 
 
 def end_with_parent(seconds: float) -> None:
-    """Ask this process to stop when its parent has ended, and kill it if it goes on for ``seconds`` after that.
+    """Ask this process to stop when its parent has ended, and kill it if it goes on for ``seconds``
+    after that.
 
-    A process that waits for another one in a collective operation of torch sees no signal. Snakemake takes SIGTERM in
-    its main thread, which may hold the lock that its handler waits for. So a thread looks.
+    A process that waits for another one in a collective operation of torch sees no signal.
+    Snakemake takes SIGTERM in its main thread, which may hold the lock that its handler waits for.
+    So a thread looks.
     """
     parent = os.getppid()
 
@@ -63,11 +68,14 @@ def end_with_parent(seconds: float) -> None:
 
 
 def git_revision() -> str | None:
-    """Return the commit, with ``-dirty`` if tracked files were changed, or ``None`` outside a git repository."""
+    """Return the commit, with ``-dirty`` if tracked files were changed, or ``None`` outside a git
+    repository."""
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout
 
     try:
         # An installed copy may be in an ignored folder of another repository.

@@ -6,7 +6,10 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 LINE_SECONDS = 60.0
-_LINE = "{desc}: {percentage:.1f} %, {n_fmt}/{total_fmt} {unit}, {rate_fmt}, in {elapsed}, {remaining} left{postfix}"
+_LINE = (
+    "{desc}: {percentage:.1f} %, {n_fmt}/{total_fmt} {unit}, {rate_fmt}, in {elapsed}, {remaining}"
+    " left{postfix}"
+)
 
 
 def say(line: str) -> None:
@@ -29,10 +32,11 @@ class _Lines:
 
 
 class Progress(tqdm):  # type: ignore[type-arg]
-    """Counts units of work and shows count, rate, time left and other fields on ``stream``, by default stderr.
+    """Counts units of work and shows count, rate, time left and other fields on ``stream``, by
+    default stderr.
 
-    ``total`` is None if it is unknown. ``initial`` is the count that an earlier run reached; it does not affect the
-    rate. ``quiet`` shows nothing.
+    ``total`` is None if it is unknown. ``initial`` is the count that an earlier run reached; it
+    does not affect the rate. ``quiet`` shows nothing.
     """
 
     monitor_interval = 0  # no thread of tqdm's
@@ -49,12 +53,18 @@ class Progress(tqdm):  # type: ignore[type-arg]
         quiet: bool = False,
     ) -> None:
         stream = sys.stderr if stream is None else stream
-        options: dict[str, Any] = {"file": stream, "initial": initial, "unit_scale": True, "miniters": 1}
+        options: dict[str, Any] = {
+            "file": stream,
+            "initial": initial,
+            "unit_scale": True,
+            "miniters": 1,
+        }
         if not stream.isatty():
             options |= {"file": _Lines(stream), "mininterval": line_seconds, "bar_format": _LINE}
         super().__init__(total=total, unit=unit, desc=description, disable=quiet, **options)
 
     def update(self, n: int, **fields: Any) -> None:  # type: ignore[override]
-        """Add ``n`` units; ``fields`` such as ``loss=3.2`` are shown until the next update replaces them."""
+        """Add ``n`` units; ``fields`` such as ``loss=3.2`` are shown until the next update replaces
+        them."""
         self.set_postfix(fields, refresh=False)
         super().update(n)

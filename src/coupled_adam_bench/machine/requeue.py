@@ -1,4 +1,5 @@
-"""What a SLURM job of training does at its time limit, which is no failure: it stops in time and is queued again."""
+"""What a SLURM job of training does at its time limit, which is no failure: it stops in time and is
+queued again."""
 
 import os
 import signal
@@ -17,8 +18,9 @@ _LOOK_SECONDS = 900.0
 def requeue_own_job() -> bool:
     """Put the SLURM job of this process back into the queue, and return whether SLURM has agreed.
 
-    SLURM ends the job and starts it again with the same number, so Snakemake sees it run on and counts no retry. A job
-    that SLURM no longer calls running was cancelled or has passed its limit: it does not come back.
+    SLURM ends the job and starts it again with the same number, so Snakemake sees it run on and
+    counts no retry. A job that SLURM no longer calls running was cancelled or has passed its limit:
+    it does not come back.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
@@ -35,11 +37,13 @@ def requeue_own_job() -> bool:
 
 
 def stop_before_the_limit(seconds: float) -> None:
-    """Send SIGTERM to this process ``seconds`` before the time limit of its SLURM job, if it is in one.
+    """Send SIGTERM to this process ``seconds`` before the time limit of its SLURM job, if it is in
+    one.
 
-    A quarter of the time that is left now is the most. SLURM is asked for the time that is left, and asked again before
-    the signal: site, partition and study have all had their word in it, and it can be changed. A job that asked for
-    this with sbatch's ``--signal`` would take that option, and ``slurm_extra`` with it, from the site.
+    A quarter of the time that is left now is the most. SLURM is asked for the time that is left,
+    and asked again before the signal: site, partition and study have all had their word in it, and
+    it can be changed. A job that asked for this with sbatch's ``--signal`` would take that option,
+    and ``slurm_extra`` with it, from the site.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is not None:
@@ -61,7 +65,8 @@ def _watch(job: str, before: float) -> None:
 
 
 def _seconds_left(job: str) -> float | None:
-    """Return the seconds that a job has left, infinity without a limit; None, and a line that says why, if unknown."""
+    """Return the seconds that a job has left, infinity without a limit; None, and a line that says
+    why, if unknown."""
     try:
         return parse_duration(ask("squeue", "--noheader", "--format=%L", "--jobs", job))
     except ValueError as error:

@@ -1,6 +1,7 @@
 """The environment variables around a run: which of them the bench sets, clears or heeds, and why.
 
-Libraries read them when they are imported, so each process looks at them first. docs/surroundings.md has the table.
+Libraries read them when they are imported, so each process looks at them first.
+docs/surroundings.md has the table.
 """
 
 import os
@@ -10,7 +11,8 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 LAUNCHER = "COUPLED_ADAM_BENCH_LAUNCHER"
-"""Marks the processes that our launcher starts; its value is how many seconds they may go on after its end."""
+"""Marks the processes that our launcher starts; its value is how many seconds they may go on after
+its end."""
 PAGE = "docs/surroundings.md"
 
 
@@ -52,8 +54,8 @@ TABLE = (
     Variables(
         "RANK LOCAL_RANK NODE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE "
         "ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR MASTER_PORT TORCHELASTIC_* TORCHCOMM_* "
-        "PET_* OMPI_COMM_WORLD_* MV2_COMM_WORLD_* PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS "
-        f"ACCELERATE_* FSDP_* PARALLELISM_CONFIG_* DEEPSPEED_* {LAUNCHER}",
+        "PET_* OMPI_COMM_WORLD_* MV2_COMM_WORLD_* PMI_RANK PMI_SIZE MPI_LOCALRANKID "
+        f"MPI_LOCALNRANKS ACCELERATE_* FSDP_* PARALLELISM_CONFIG_* DEEPSPEED_* {LAUNCHER}",
         "clears", "which process of another launcher this would be",
     ),
     Variables("SQUEUE_* SACCT_* SCONTROL_* SLURM_TIME_FORMAT", "clears", "how SLURM answers"),
@@ -174,7 +176,9 @@ def describe(cleared: Mapping[str, str]) -> str:
 def instructions(variables: Mapping[str, str] = os.environ) -> list[str]:
     """Return the variables, as ``NAME=value``, that choose a processor's instructions."""
     chosen = line_of("ATEN_CPU_CAPABILITY")
-    return [f"{name}={value}" for name, value in sorted(variables.items()) if line_of(name) is chosen]
+    return [
+        f"{name}={value}" for name, value in sorted(variables.items()) if line_of(name) is chosen
+    ]
 
 
 def is_launched() -> bool:

@@ -1,4 +1,5 @@
-"""The common base of all language models: pre-norm layers without biases, head, initialisation and loss.
+"""The common base of all language models: pre-norm layers without biases, head, initialisation and
+loss.
 
 Shapes: B sequences, T tokens, D = d_model, V = vocab_size, H heads of K = D / H.
 """
@@ -25,21 +26,28 @@ from coupled_adam_bench.models.cross_entropy import (
 
 LAYER_NORM_EPS = 1e-5  # [C]
 IN_FLOAT32 = {"cpu"}
-"""Devices whose attention is slower in bfloat16, the backward pass above all (docs/performance.md)."""
+"""Devices whose attention is slower in bfloat16, the backward pass above all
+(docs/performance.md)."""
 
 
 def _attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, sees_B1TT: Tensor | None) -> Tensor:
-    """Return the weighted values, shape BHTK, under autocast of one of ``IN_FLOAT32`` in float32."""
+    """Return the weighted values, shape BHTK, under autocast of one of ``IN_FLOAT32`` in
+    float32."""
     device = q_BHTK.device.type
     if device not in IN_FLOAT32 or not torch.is_autocast_enabled(device):
-        return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, sees_B1TT, is_causal=sees_B1TT is None)
+        return F.scaled_dot_product_attention(
+            q_BHTK, k_BHTK, v_BHTK, sees_B1TT, is_causal=sees_B1TT is None
+        )
     with torch.autocast(device, enabled=False):
         q_BHTK, k_BHTK, v_BHTK = q_BHTK.float(), k_BHTK.float(), v_BHTK.float()
-        return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, sees_B1TT, is_causal=sees_B1TT is None)
+        return F.scaled_dot_product_attention(
+            q_BHTK, k_BHTK, v_BHTK, sees_B1TT, is_causal=sees_B1TT is None
+        )
 
 
 class TransformerBlock(nn.Module, ABC):
-    """One transformer layer: causal self-attention, then an MLP, each with a norm before and a residual around."""
+    """One transformer layer: causal self-attention, then an MLP, each with a norm before and a
+    residual around."""
 
     def __init__(self, d_model: int, n_head: int, d_ffn: int) -> None:  # noqa: ARG002 - the MLP is the subclass's
         super().__init__()
@@ -59,8 +67,11 @@ class TransformerBlock(nn.Module, ABC):
         """Return what computes queries, keys and values, side by side."""
         return nn.Linear(d_model, 3 * d_model, bias=False)
 
-    def apply_rotary(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply rotary positions to queries and keys; this is the identity for learned positions."""
+    def apply_rotary(
+        self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Apply rotary positions to queries and keys; this is the identity for learned
+        positions."""
         assert not positions
         return q_BHTK, k_BHTK
 
@@ -69,12 +80,16 @@ class TransformerBlock(nn.Module, ABC):
         """Return what the MLP adds to the residual stream, shape BTD."""
 
     def forward(self, x_BTD: Tensor, *positions: Tensor, sees_B1TT: Tensor | None = None) -> Tensor:
-        """Return the residual stream after this layer, shape BTD; ``positions`` go to :meth:`apply_rotary`.
+        """Return the residual stream after this layer, shape BTD; ``positions`` go to
+        :meth:`apply_rotary`.
 
-        ``sees_B1TT`` says which tokens each token attends to; without it, to itself and all before it.
+        ``sees_B1TT`` says which tokens each token attends to; without it, to itself and all before
+        it.
         """
         qkv_BTD = self.attn_qkv(self.ln_1(x_BTD)).chunk(3, dim=-1)
-        q_BHTK, k_BHTK, v_BHTK = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in qkv_BTD)
+        q_BHTK, k_BHTK, v_BHTK = (
+            z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in qkv_BTD
+        )
         q_BHTK, k_BHTK = self.apply_rotary(q_BHTK, k_BHTK, *positions)
         y_BHTK = _attention(q_BHTK, k_BHTK, v_BHTK, sees_B1TT)
         x_BTD = x_BTD + self.attn_proj(y_BHTK.transpose(1, 2).flatten(-2))
@@ -82,7 +97,8 @@ class TransformerBlock(nn.Module, ABC):
 
 
 def uninitialised_embedding(n_rows: int, d_model: int) -> nn.Embedding:
-    """Return an embedding without torch's own random values, which :meth:`LanguageModel.init_weights` would replace.
+    """Return an embedding without torch's own random values, which
+    :meth:`LanguageModel.init_weights` would replace.
 
     On ``meta``, torch loads its compiler to draw them, which takes seconds.
     """
@@ -94,19 +110,21 @@ InitialStd = float | Literal["xavier_linear", "zero_projections"]
 
 
 def zero_projections_std(name: str, weight: Tensor) -> float:
-    """Return the initial standard deviation that modded-nanogpt's optimizer track gives a matrix (docs/training.md)."""
+    """Return the initial standard deviation that modded-nanogpt's optimizer track gives a matrix
+    (docs/training.md)."""
     if name == "embedding.weight":
         return 1.0
     return 0.0 if "_proj." in name or name == "head.weight" else math.sqrt(0.33 / weight.shape[1])
 
 
 def xavier_std(name: str, weight: Tensor, n_layer: int) -> float:
-    """Return the initial standard deviation that the authors of arXiv 2601.02031 give a matrix of an untied model [C].
+    """Return the initial standard deviation that the authors of arXiv 2601.02031 give a matrix of
+    an untied model [C].
 
-    A linear layer, the head too, has sqrt(2 / (inputs + outputs)) (Glorot and Bengio 2010). Queries, keys and values
-    are one layer, the gate and the factor of SwiGLU are two. The projection behind attention has GPT-2's
-    0.02 / sqrt(2 n_layer), and the embedding 1 / sqrt(d_model). Source: flxst/output-embedding-centering,
-    nanoGPT/model.py.
+    A linear layer, the head too, has sqrt(2 / (inputs + outputs)) (Glorot and Bengio 2010).
+    Queries, keys and values are one layer, the gate and the factor of SwiGLU are two. The
+    projection behind attention has GPT-2's 0.02 / sqrt(2 n_layer), and the embedding 1 /
+    sqrt(d_model). Source: flxst/output-embedding-centering, nanoGPT/model.py.
     """
     n_rows, n_columns = weight.shape
     if name == "embedding.weight" or name == "positions.weight":
@@ -139,14 +157,21 @@ class LanguageModel(nn.Module, ABC):
         **block: Any,
     ) -> None:
         super().__init__()
-        self.vocab_size, self.seq_len, self.tied, self.soft_cap = vocab_size, seq_len, tied, soft_cap
+        self.vocab_size, self.seq_len, self.tied, self.soft_cap = (
+            vocab_size,
+            seq_len,
+            tied,
+            soft_cap,
+        )
         self.n_layer, self.n_head, self.d_model, self.d_ffn = n_layer, n_head, d_model, d_ffn
         self.softmax: Softmax | None = None
         # Initial values are drawn in the order of these assignments.
         self.embedding = uninitialised_embedding(vocab_size, d_model)
         if self.learned_positions:
             self.positions = uninitialised_embedding(seq_len, d_model)
-        self.blocks = nn.ModuleList(self.block_type(d_model, n_head, d_ffn, **block) for _ in range(n_layer))
+        self.blocks = nn.ModuleList(
+            self.block_type(d_model, n_head, d_ffn, **block) for _ in range(n_layer)
+        )
         self.ln_f = self.block_type.norm(d_model)
         self.head = None if tied else nn.Linear(d_model, vocab_size, bias=False)
 
@@ -156,16 +181,23 @@ class LanguageModel(nn.Module, ABC):
         return self.embedding.weight if self.head is None else self.head.weight
 
     def embedding_parameters(self) -> list[Tensor]:
-        """Return the matrices that the embedding's optimizer updates: the embedding and, if not tied, the head."""
-        return [self.embedding.weight] if self.head is None else [self.embedding.weight, self.head.weight]
+        """Return the matrices that the embedding's optimizer updates: the embedding and, if not
+        tied, the head."""
+        return (
+            [self.embedding.weight]
+            if self.head is None
+            else [self.embedding.weight, self.head.weight]
+        )
 
     def initial_values(self, seed: int, std: InitialStd) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Yield every parameter with its whole initial value on the CPU; parameters may be sharded or on ``meta``.
+        """Yield every parameter with its whole initial value on the CPU; parameters may be sharded
+        or on ``meta``.
 
-        Matrices are drawn from N(0, std), residual output projections from N(0, std / sqrt(2 n_layer)), and norms are 1
-        [C]. For ``xavier_linear`` matrices have the standard deviation of :func:`xavier_std`; a tied embedding has the
-        head's there, which is drawn last [C]. ``zero_projections`` is :func:`zero_projections_std`. The values depend
-        only on ``seed``, not on the device or on torch's global generator.
+        Matrices are drawn from N(0, std), residual output projections from N(0, std / sqrt(2
+        n_layer)), and norms are 1 [C]. For ``xavier_linear`` matrices have the standard deviation
+        of :func:`xavier_std`; a tied embedding has the head's there, which is drawn last [C].
+        ``zero_projections`` is :func:`zero_projections_std`. The values depend only on ``seed``,
+        not on the device or on torch's global generator.
         """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
@@ -175,7 +207,8 @@ class LanguageModel(nn.Module, ABC):
             yield parameter, value
 
     def initial_std(self, name: str, value: Tensor, std: InitialStd) -> float:
-        """Return the standard deviation of a matrix's initial values (see :meth:`initial_values`)."""
+        """Return the standard deviation of a matrix's initial values (see
+        :meth:`initial_values`)."""
         if std == "zero_projections":
             return zero_projections_std(name, value)
         if not isinstance(std, str):
@@ -191,16 +224,20 @@ class LanguageModel(nn.Module, ABC):
 
     @abstractmethod
     def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the input of the first layer, shape BTD, followed by the positions that every layer takes.
+        """Return the input of the first layer, shape BTD, followed by the positions that every
+        layer takes.
 
-        ``places_BT`` are the places of the tokens in their texts, below T; without it, each row is one text.
+        ``places_BT`` are the places of the tokens in their texts, below T; without it, each row is
+        one text.
         """
 
-    def hidden(self, tokens_BT: Tensor, places_BT: Tensor | None = None, sees_B1TT: Tensor | None = None) -> Tensor:
+    def hidden(
+        self, tokens_BT: Tensor, places_BT: Tensor | None = None, sees_B1TT: Tensor | None = None
+    ) -> Tensor:
         """Return the final hidden states, shape BTD.
 
-        Where a row of tokens is not one text from its beginning, ``places_BT`` and ``sees_B1TT`` say how its tokens
-        belong together: see :meth:`inputs` and :meth:`TransformerBlock.forward`.
+        Where a row of tokens is not one text from its beginning, ``places_BT`` and ``sees_B1TT``
+        say how its tokens belong together: see :meth:`inputs` and :meth:`TransformerBlock.forward`.
         """
         x_BTD, *positions = self.inputs(tokens_BT, places_BT)
         for block in self.blocks:
@@ -212,17 +249,21 @@ class LanguageModel(nn.Module, ABC):
         return cap(F.linear(self.hidden(tokens_BT), self.head_weight), self.soft_cap)
 
     def compile_parts(self, deterministic: bool = False) -> None:
-        """Compile each layer with ``torch.compile`` and, on a GPU, the softmax of the loss, at their first calls.
+        """Compile each layer with ``torch.compile`` and, on a GPU, the softmax of the loss, at
+        their first calls.
 
-        The compiler chooses among kernels by their time, and these may round otherwise; if ``deterministic``, it does
-        not. PyTorch 2.9 has no such mode.
+        The compiler chooses among kernels by their time, and these may round otherwise; if
+        ``deterministic``, it does not. PyTorch 2.9 has no such mode.
         """
         from torch import _inductor as inductor
 
         options: dict[str, Any] | None = (
-            {"deterministic": True} if deterministic and "deterministic" in inductor.list_options() else None
+            {"deterministic": True}
+            if deterministic and "deterministic" in inductor.list_options()
+            else None
         )
-        # Few batch sizes occur. By default torch recompiles for dynamic shapes at the second one, which is slower.
+        # Few batch sizes occur. By default torch recompiles for dynamic shapes at the second one,
+        # which is slower.
         for block in self.blocks:
             block.compile(dynamic=False, options=options)
         if self.head_weight.device.type == "cuda":  # on a CPU the logits stay in the cache
@@ -239,8 +280,9 @@ class LanguageModel(nn.Module, ABC):
         """Return the cross-entropy in nats, a scalar, or for ``none`` of shape BT without gradient.
 
         For ``objective``, what training minimizes, it is two sums: that of the cross-entropy with
-        ``z_loss (log Z)^2``, which can be differentiated, and that of the cross-entropy alone. Targets of -100 are
-        ignored. Under ``none``, ``observe`` is given the logits, chunk by chunk.
+        ``z_loss (log Z)^2``, which can be differentiated, and that of the cross-entropy alone.
+        Targets of -100 are ignored. Under ``none``, ``observe`` is given the logits, chunk by
+        chunk.
         """
         targets_T = targets_BT.flatten()
         if reduction == "none":
@@ -250,23 +292,29 @@ class LanguageModel(nn.Module, ABC):
             return sums
         return sums[0] if reduction == "sum" else sums[0] / (targets_BT != IGNORED).sum()
 
-    def token_losses(self, tokens_BT: Tensor, targets_T: Tensor, observe: LogitObserver | None) -> Tensor:
-        """Return the cross-entropy of each target, shape T, without gradient (see :meth:`forward`)."""
+    def token_losses(
+        self, tokens_BT: Tensor, targets_T: Tensor, observe: LogitObserver | None
+    ) -> Tensor:
+        """Return the cross-entropy of each target, shape T, without gradient (see
+        :meth:`forward`)."""
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
         return token_cross_entropy(hidden_TD, self.head_weight, targets_T, observe, self.soft_cap)
 
     def sums(self, tokens_BT: Tensor, targets_T: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-        """Return the sums of the cross-entropy with the z-loss, and of the cross-entropy alone, in float32 at least."""
+        """Return the sums of the cross-entropy with the z-loss, and of the cross-entropy alone, in
+        float32 at least."""
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
-        return sum_with_z_loss(hidden_TD, self.head_weight, targets_T, z_loss, self.soft_cap, self.softmax)
+        return sum_with_z_loss(
+            hidden_TD, self.head_weight, targets_T, z_loss, self.soft_cap, self.softmax
+        )
 
 
 @dataclass(frozen=True)
 class Weight:
     """One of our weights and the transformers weights whose rows it stacks.
 
-    ``transposed`` says that transformers stores (in, out), as its Conv1D does; ``bias``, that it also has a bias, which
-    our layers never have; ``shared``, that each of theirs is all of ours.
+    ``transposed`` says that transformers stores (in, out), as its Conv1D does; ``bias``, that it
+    also has a bias, which our layers never have; ``shared``, that each of theirs is all of ours.
     """
 
     ours: str
@@ -278,7 +326,8 @@ class Weight:
 
 @dataclass(frozen=True)
 class Family:
-    """The class of an architecture's models, and how they are stored in the format of transformers."""
+    """The class of an architecture's models, and how they are stored in the format of
+    transformers."""
 
     model: type[LanguageModel]
     weights: Callable[[Any], Iterator[Weight]]

@@ -35,8 +35,8 @@ def build_model(
 ) -> LanguageModel:
     """Return the module that a configuration describes, with weights that are not initialised yet.
 
-    ``soft_cap`` bounds its logits. ``contexts`` need ``unigram_counts``, how often each token is in the training text.
-    Under ``torch.device("meta")`` the module takes no memory.
+    ``soft_cap`` bounds its logits. ``contexts`` need ``unigram_counts``, how often each token is in
+    the training text. Under ``torch.device("meta")`` the module takes no memory.
     """
     if model.n_contexts is not None:
         assert unigram_counts is not None

@@ -1,9 +1,12 @@
-"""The head of a language model without a transformer: a learned hidden state for each of K previous tokens.
+"""The head of a language model without a transformer: a learned hidden state for each of K previous
+tokens.
 
-What becomes of the rows of a head depends on how often their tokens come and on the rule of the optimizer. Of hidden
-states there are only K here, so the softmax is formed for K rows, however many tokens a batch has (docs/contexts.md).
+What becomes of the rows of a head depends on how often their tokens come and on the rule of the
+optimizer. Of hidden states there are only K here, so the softmax is formed for K rows, however many
+tokens a batch has (docs/contexts.md).
 
-Shapes: B sequences, T tokens (in the loss, of all sequences), K contexts, D = d_model, V = vocab_size.
+Shapes: B sequences, T tokens (in the loss, of all sequences), K contexts, D = d_model, V =
+vocab_size.
 """
 
 import math
@@ -24,12 +27,19 @@ from coupled_adam_bench.models.base import (
     Weight,
     uninitialised_embedding,
 )
-from coupled_adam_bench.models.cross_entropy import IGNORED, LogitObserver, cap, capped, compute_dtype
+from coupled_adam_bench.models.cross_entropy import (
+    IGNORED,
+    LogitObserver,
+    cap,
+    capped,
+    compute_dtype,
+)
 from coupled_adam_bench.study.architectures import ARCHITECTURES
 
 
 def most_frequent(unigram_counts: NDArray[np.integer[Any]], n_contexts: int) -> list[int]:
-    """Return the tokens that come most often, the first of equals first; those without a count follow."""
+    """Return the tokens that come most often, the first of equals first; those without a count
+    follow."""
     by_count = np.argsort(-unigram_counts.astype(np.int64), kind="stable").tolist()
     return [*by_count, *range(len(by_count), n_contexts)][:n_contexts]
 
@@ -37,8 +47,9 @@ def most_frequent(unigram_counts: NDArray[np.integer[Any]], n_contexts: int) -> 
 def contexts_of_tokens(frequent_tokens: Sequence[int], vocab_size: int) -> Tensor:
     """Return the context that each token makes as the previous one, shape V, on the CPU.
 
-    The first three quarters of K ``frequent_tokens`` have their own, in this order. All other tokens share the rest in
-    the order of their ids: the first, the second, and after the last the first again.
+    The first three quarters of K ``frequent_tokens`` have their own, in this order. All other
+    tokens share the rest in the order of their ids: the first, the second, and after the last the
+    first again.
     """
     n_own = len(frequent_tokens) * 3 // 4
     contexts_V = np.full(vocab_size, -1)
@@ -49,10 +60,12 @@ def contexts_of_tokens(frequent_tokens: Sequence[int], vocab_size: int) -> Tenso
 
 
 class _SumOverPairs(torch.autograd.Function):
-    """Sum of the cross-entropies of (context, target) pairs, whose gradients are computed in the forward pass.
+    """Sum of the cross-entropies of (context, target) pairs, whose gradients are computed in the
+    forward pass.
 
-    With n_k tokens in context k, the gradient of its logits is n_k softmax minus the counts of its targets. z-loss,
-    soft cap and the two sums are those of the loss that has a row of logits for each token.
+    With n_k tokens in context k, the gradient of its logits is n_k softmax minus the counts of its
+    targets. z-loss, soft cap and the two sums are those of the loss that has a row of logits for
+    each token.
     """
 
     @staticmethod
@@ -96,15 +109,16 @@ class _SumOverPairs(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden_KD, grad_weight_VD = ctx.saved_tensors
         scale, _ = grad_outputs
-        # Scaling in place is safe: nothing else uses these tensors, and a second backward pass is refused.
+        # Scaling in place is safe: nothing else uses these tensors, and a second backward pass is
+        # refused.
         return grad_hidden_KD.mul_(scale), grad_weight_VD.mul_(scale), None, None, None, None
 
 
 class Contexts(LanguageModel):
     """A head on hidden states that are a LayerNorm of a vector of the previous token's context.
 
-    The vectors are learned, or if ``tied`` the rows of the head of the ``frequent_tokens``, times a learned matrix. The
-    head is the only matrix with a row for each token, and called the embedding.
+    The vectors are learned, or if ``tied`` the rows of the head of the ``frequent_tokens``, times a
+    learned matrix. The head is the only matrix with a row for each token, and called the embedding.
     """
 
     block_type = TransformerBlock  # whose norm there is, but no layer
@@ -129,11 +143,17 @@ class Contexts(LanguageModel):
         self._contexts_V = contexts_of_tokens(self.frequent_tokens, vocab_size)
 
     def initial_std(self, name: str, value: Tensor, std: InitialStd) -> float:
-        """Return the standard deviation of a matrix's initial values; the map keeps the length of vectors."""
-        return 1 / math.sqrt(self.d_model) if name == "map.weight" else super().initial_std(name, value, std)
+        """Return the standard deviation of a matrix's initial values; the map keeps the length of
+        vectors."""
+        return (
+            1 / math.sqrt(self.d_model)
+            if name == "map.weight"
+            else super().initial_std(name, value, std)
+        )
 
     def contexts_of(self, tokens: Tensor) -> Tensor:
-        """Return the context that each token makes as the previous one, in the shape of ``tokens``."""
+        """Return the context that each token makes as the previous one, in the shape of
+        ``tokens``."""
         self._contexts_V = self._contexts_V.to(tokens.device)
         return self._contexts_V[tokens]
 
@@ -152,22 +172,33 @@ class Contexts(LanguageModel):
         """Return both sums of the loss from the counts of (context, target) pairs."""
         contexts_T = self.contexts_of(tokens_BT.flatten())
         hidden_KD = self.ln_f(self.vectors())
-        return _SumOverPairs.apply(hidden_KD, self.head_weight, contexts_T, targets_T, z_loss, self.soft_cap)  # type: ignore[no-any-return, no-untyped-call]
+        sums: tuple[Tensor, Tensor] = _SumOverPairs.apply(  # type: ignore[no-untyped-call]
+            hidden_KD, self.head_weight, contexts_T, targets_T, z_loss, self.soft_cap
+        )
+        return sums
 
     @torch.no_grad()
-    def token_losses(self, tokens_BT: Tensor, targets_T: Tensor, observe: LogitObserver | None) -> Tensor:
-        """Return the cross-entropy of each target, shape T; ``observe`` is given the logits of all contexts once."""
+    def token_losses(
+        self, tokens_BT: Tensor, targets_T: Tensor, observe: LogitObserver | None
+    ) -> Tensor:
+        """Return the cross-entropy of each target, shape T; ``observe`` is given the logits of all
+        contexts once."""
         contexts_T = self.contexts_of(tokens_BT.flatten())
         logits_KV = self.ln_f(self.vectors()) @ self.head_weight.T
-        logits_KV = cap(logits_KV.to(torch.promote_types(logits_KV.dtype, torch.float32)), self.soft_cap)
-        losses_T = logits_KV.logsumexp(1)[contexts_T] - logits_KV[contexts_T, targets_T.clamp(min=0)]
+        logits_KV = cap(
+            logits_KV.to(torch.promote_types(logits_KV.dtype, torch.float32)), self.soft_cap
+        )
+        losses_T = (
+            logits_KV.logsumexp(1)[contexts_T] - logits_KV[contexts_T, targets_T.clamp(min=0)]
+        )
         if observe is not None:
             observe(logits_KV, contexts_T)
         return losses_T.where(targets_T != IGNORED, 0)
 
 
 def weights(model: Contexts) -> Iterator[Weight]:
-    """Yield the weights of a model, whose names in the file are ours: transformers has no such model."""
+    """Yield the weights of a model, whose names in the file are ours: transformers has no such
+    model."""
     for name in (ARCHITECTURES["contexts"].embedding, "ln_f", "map" if model.tied else "contexts"):
         yield Weight(name, (name,))
 

@@ -15,7 +15,8 @@ IGNORED = -100
 
 
 class LogitObserver(Protocol):
-    """What is given the logits of each chunk of tokens, shape CV, at least float32, and does not change them.
+    """What is given the logits of each chunk of tokens, shape CV, at least float32, and does not
+    change them.
 
     Where tokens share their logits, ``rows_T`` is the row of each token.
     """
@@ -25,17 +26,21 @@ class LogitObserver(Protocol):
 
 
 Softmax = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""A function that returns the softmax of logits CV and the losses of targets C1; it may overwrite the logits."""
+"""A function that returns the softmax of logits CV and the losses of targets C1; it may overwrite
+the logits."""
 
 
 def compute_dtype(hidden_TD: Tensor) -> torch.dtype:
     """Return the type of the products with hidden states: that of autocast, if it is on."""
     device = hidden_TD.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_TD.dtype
+    return (
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_TD.dtype
+    )
 
 
 def _in_place(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
-    """Return softmax and losses (shape C1) by several passes over logits in the cache, which are overwritten."""
+    """Return softmax and losses (shape C1) by several passes over logits in the cache, which are
+    overwritten."""
     target_logits_C1 = logits_CV.gather(1, targets_C1)
     exact_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
     max_C1 = exact_CV.amax(1, keepdim=True)
@@ -45,7 +50,8 @@ def _in_place(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def by_log_softmax(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
-    """Return softmax and losses (shape C1) by functions that torch's compiler makes one kernel of."""
+    """Return softmax and losses (shape C1) by functions that torch's compiler makes one kernel
+    of."""
     exact = torch.promote_types(logits_CV.dtype, torch.float32)
     log_probs_CV = torch.log_softmax(logits_CV, 1, dtype=exact)
     loss_C1 = -log_probs_CV.gather(1, targets_C1)
@@ -61,7 +67,8 @@ def cap(logits: Tensor, soft_cap: float | None) -> Tensor:
 
 
 def capped(logits_CV: Tensor, soft_cap: float, slopes_CV: Tensor) -> Tensor:
-    """Return the capped logits in float32 or better, over the others if they are, and write their derivative."""
+    """Return the capped logits in float32 or better, over the others if they are, and write their
+    derivative."""
     exact_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
     tanh_CV = exact_CV.div_(soft_cap).tanh_()
     torch.addcmul(tanh_CV.new_ones(()), tanh_CV, tanh_CV, value=-1, out=slopes_CV)
@@ -71,12 +78,12 @@ def capped(logits_CV: Tensor, soft_cap: float, slopes_CV: Tensor) -> Tensor:
 class _SumCrossEntropy(torch.autograd.Function):
     """Sum of cross-entropies whose gradients are computed in the forward pass, chunk by chunk.
 
-    The gradient of a chunk's logits is softmax minus one-hot. Both products that the backward pass needs are computed
-    while the logits exist, and the logits are then dropped.
+    The gradient of a chunk's logits is softmax minus one-hot. Both products that the backward pass
+    needs are computed while the logits exist, and the logits are then dropped.
 
-    The z-loss adds ``z_loss (log Z)^2`` of each token, whose gradient is ``2 z_loss log Z`` times the softmax. The soft
-    cap multiplies the gradient by its derivative. Two sums are returned, with and without the z-loss. Only the first
-    can be differentiated.
+    The z-loss adds ``z_loss (log Z)^2`` of each token, whose gradient is ``2 z_loss log Z`` times
+    the softmax. The soft cap multiplies the gradient by its derivative. Two sums are returned, with
+    and without the z-loss. Only the first can be differentiated.
     """
 
     @staticmethod
@@ -97,7 +104,9 @@ class _SumCrossEntropy(torch.autograd.Function):
             grad_weight_VD = torch.zeros_like(weight_VD)
             loss = torch.zeros((), dtype=torch.promote_types(dtype, torch.float32), device=device)
             penalty = torch.zeros_like(loss)
-            all_logits_CV = hidden.new_empty(min(chunk, len(hidden)), len(weight))  # one buffer for all chunks
+            all_logits_CV = hidden.new_empty(
+                min(chunk, len(hidden)), len(weight)
+            )  # one buffer for all chunks
             all_slopes_CV = None if soft_cap is None else torch.empty_like(all_logits_CV)
             for start in range(0, len(targets_T), chunk):
                 rows = slice(start, start + chunk)
@@ -109,7 +118,8 @@ class _SumCrossEntropy(torch.autograd.Function):
                 target_logits_C1 = logits_CV.gather(1, safe_C1) if z_loss else None
                 grad_CV, loss_C1 = softmax(logits_CV, safe_C1)
                 loss += loss_C1.where(kept_C1, 0).sum()
-                # softmax - 1 is computed from the loss, since bfloat16 would round a softmax near 1 to 1.
+                # softmax - 1 is computed from the loss, since bfloat16 would round a softmax near 1
+                # to 1.
                 target_grads_C1 = loss_C1.neg().expm1()
                 if target_logits_C1 is not None:
                     log_z_C1 = loss_C1 + target_logits_C1
@@ -134,15 +144,19 @@ class _SumCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden_TD, grad_weight_VD = ctx.saved_tensors
         scale, _ = grad_outputs
-        # Scaling in place is safe: nothing else uses these tensors, and a second backward pass is refused.
+        # Scaling in place is safe: nothing else uses these tensors, and a second backward pass is
+        # refused.
         return grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale), None, None, None, None
 
 
-def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, soft_cap: float | None = None) -> Tensor:
-    """Return the sum over tokens of ``-log softmax(hidden @ weight.T)[target]`` in nats: a scalar, at least float32.
+def sum_cross_entropy(
+    hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, soft_cap: float | None = None
+) -> Tensor:
+    """Return the sum over tokens of ``-log softmax(hidden @ weight.T)[target]`` in nats: a scalar,
+    at least float32.
 
-    With ``soft_cap`` c, the logits are ``c tanh(hidden @ weight.T / c)``. Targets of -100 are ignored. The result can
-    be differentiated once. Under autocast the products have its dtype.
+    With ``soft_cap`` c, the logits are ``c tanh(hidden @ weight.T / c)``. Targets of -100 are
+    ignored. The result can be differentiated once. Under autocast the products have its dtype.
     """
     return sum_with_z_loss(hidden_TD, weight_VD, targets_T, 0.0, soft_cap)[0]
 
@@ -155,10 +169,11 @@ def sum_with_z_loss(
     soft_cap: float | None = None,
     softmax: Softmax | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the sum over tokens of cross-entropy and ``z_loss (log Z)^2``, and that of the cross-entropy alone.
+    """Return the sum over tokens of cross-entropy and ``z_loss (log Z)^2``, and that of the
+    cross-entropy alone.
 
-    Only the first can be differentiated. ``softmax`` takes the place of the device's own. Everything else is as in
-    :func:`sum_cross_entropy`.
+    Only the first can be differentiated. ``softmax`` takes the place of the device's own.
+    Everything else is as in :func:`sum_cross_entropy`.
     """
     return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T, z_loss, soft_cap, softmax)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -171,9 +186,11 @@ def token_cross_entropy(
     observe: LogitObserver | None = None,
     soft_cap: float | None = None,
 ) -> Tensor:
-    """Return each token's cross-entropy in nats, shape T, at least float32, without gradient; ignored tokens have 0.
+    """Return each token's cross-entropy in nats, shape T, at least float32, without gradient;
+    ignored tokens have 0.
 
-    ``observe`` sees the logits while they exist, those of ignored tokens too, and with a soft cap the capped ones.
+    ``observe`` sees the logits while they exist, those of ignored tokens too, and with a soft cap
+    the capped ones.
     """
     chunk = LOGITS_CHUNK[hidden_TD.device.type]
     losses = []
@@ -181,7 +198,11 @@ def token_cross_entropy(
         logits_CV = hidden_TD[start : start + chunk] @ weight_VD.T
         logits_CV = cap(logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32)), soft_cap)
         targets_C = targets_T[start : start + chunk]
-        losses.append(torch.nn.functional.cross_entropy(logits_CV, targets_C, reduction="none", ignore_index=IGNORED))
+        losses.append(
+            torch.nn.functional.cross_entropy(
+                logits_CV, targets_C, reduction="none", ignore_index=IGNORED
+            )
+        )
         if observe is not None:
             observe(logits_CV)
         del logits_CV  # before the next chunk's are made

@@ -1,4 +1,5 @@
-"""Reads and writes models in the Hugging Face format of transformers' own classes, without importing transformers."""
+"""Reads and writes models in the Hugging Face format of transformers' own classes, without
+importing transformers."""
 
 import json
 import os
@@ -44,16 +45,20 @@ def save_model(
     state: Mapping[str, Tensor] | None = None,
     cell: Cell | None = None,
 ) -> None:
-    """Write ``folder`` so that ``transformers.AutoModelForCausalLM.from_pretrained(folder)`` gives the same logits.
+    """Write ``folder`` so that ``transformers.AutoModelForCausalLM.from_pretrained(folder)`` gives
+    the same logits.
 
-    A model that is not ``in_transformers`` is read by :func:`load_model` alone. The classes of transformers have no
-    soft cap, so for a model with one they give the logits before it. ``tokenizer`` is a folder in Hugging Face format;
-    its files are copied beside the weights. The folder appears whole or not at all, and replaces an existing one. For a
-    sharded model, ``state`` is its state dict with whole tensors. With a ``cell``, the weights carry its id, and a
-    model card says how it was trained. The same gives the same bytes.
+    A model that is not ``in_transformers`` is read by :func:`load_model` alone. The classes of
+    transformers have no soft cap, so for a model with one they give the logits before it.
+    ``tokenizer`` is a folder in Hugging Face format; its files are copied beside the weights. The
+    folder appears whole or not at all, and replaces an existing one. For a sharded model, ``state``
+    is its state dict with whole tensors. With a ``cell``, the weights carry its id, and a model
+    card says how it was trained. The same gives the same bytes.
     """
     names = {family_of(name).model: name for name in ARCHITECTURES}
-    model_type = next(names[kind] for kind in type(model).__mro__ if kind in names)  # FSDP2 makes a subclass of it
+    model_type = next(
+        names[kind] for kind in type(model).__mro__ if kind in names
+    )  # FSDP2 makes a subclass of it
     family = family_of(model_type)
     ours = dict(model.state_dict() if state is None else state)
     theirs: dict[str, Tensor] = {}
@@ -87,7 +92,9 @@ def save_model(
 def _save_weights(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write float32 tensors as safetensors does, but with its metadata in a fixed order."""
     with path.open("wb") as file:
-        file.write(header_bytes({name: tuple(tensor.shape) for name, tensor in tensors.items()}, metadata))
+        file.write(
+            header_bytes({name: tuple(tensor.shape) for name, tensor in tensors.items()}, metadata)
+        )
         for _, tensor in sorted(tensors.items()):
             file.write(tensor.numpy().data)
         file.flush()
@@ -95,7 +102,8 @@ def _save_weights(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def _check_weights(path: Path, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Read written weights back; ``OSError`` with the ``folder`` of the model if they are not the same bit for bit."""
+    """Read written weights back; ``OSError`` with the ``folder`` of the model if they are not the
+    same bit for bit."""
     try:
         with safe_open(path, framework="pt") as written:
             same = set(written.keys()) == set(tensors) and all(
@@ -107,8 +115,9 @@ def _check_weights(path: Path, tensors: Mapping[str, Tensor], folder: Path) -> N
         same, problem = False, f" ({error})"
     if not same:
         raise OSError(
-            f"{folder}: the weights that were written cannot be read back{problem}; see that the disk has space and is "
-            "sound, and start again: training goes on from its last checkpoint"
+            f"{folder}: the weights that were written cannot be read back{problem}; see that the"
+            " disk has space and is sound, and start again: training goes on from its last"
+            " checkpoint"
         )
 
 
@@ -118,12 +127,15 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageMode
     family = family_of(config["model_type"])
     with torch.device("meta"):  # no memory for weights that the file's will replace
         model = family.model(
-            **{argument: config[key] for argument, key in family.keys.items()}, soft_cap=config.get("soft_cap")
+            **{argument: config[key] for argument, key in family.keys.items()},
+            soft_cap=config.get("soft_cap"),
         )
     theirs = load_file(folder / WEIGHTS)
     ours = {}
     for entry in family.weights(model):
-        chunks = [theirs.pop(f"{name}.weight") for name in entry.theirs]  # no weight is in memory twice for long
+        chunks = [
+            theirs.pop(f"{name}.weight") for name in entry.theirs
+        ]  # no weight is in memory twice for long
         weight = chunks[0] if entry.shared or len(chunks) == 1 else torch.cat(chunks)
         ours[f"{entry.ours}.weight"] = weight.T.contiguous() if entry.transposed else weight
     model.load_state_dict(ours, assign=True)
@@ -131,7 +143,8 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageMode
 
 
 def model_card(cell: Cell) -> str:
-    """Return the card of a cell's model as Markdown with a YAML header, the same for the same cell."""
+    """Return the card of a cell's model as Markdown with a YAML header, the same for the same
+    cell."""
     data, training = cell.study.data, cell.training
     header = {
         "library_name": "transformers",
@@ -142,17 +155,28 @@ def model_card(cell: Cell) -> str:
     }
     n_contexts = cell.model.n_contexts
     size = f"{cell.model.n_layer} layers" if n_contexts is None else f"{n_contexts} hidden states"
-    readers = "`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read this folder."
+    readers = (
+        "`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read this"
+        " folder."
+    )
     if not cell.model.family.in_transformers:
-        readers = "`coupled_adam_bench.models.export.load_model` reads this folder; transformers has no such model."
+        readers = (
+            "`coupled_adam_bench.models.export.load_model` reads this folder; transformers has no"
+            " such model."
+        )
     facts = {
         "cell": cell.id,
         "architecture": f"{cell.model.architecture}, {size} and width {cell.model.d_model}",
         "parameters": f"{cell.n_params:,}",
-        "training tokens": f"{cell.n_tokens:,}, {cell.steps} steps of {training.batch_sequences} x {training.seq_len}",
+        "training tokens": (
+            f"{cell.n_tokens:,}, {cell.steps} steps of {training.batch_sequences} x"
+            f" {training.seq_len}"
+        ),
         "data": f"{data.name} ({data.source.kind}), {cell.data_id}",
         "tokenizer": f"{data.tokenizer}, {cell.vocab_size:,} tokens",
-        "optimizer of the embedding": json.dumps(cell.optimizer.model_dump(mode="json"), ensure_ascii=False),
+        "optimizer of the embedding": json.dumps(
+            cell.optimizer.model_dump(mode="json"), ensure_ascii=False
+        ),
         "seed": str(cell.seed),
         "precision": training.precision,
     }
@@ -162,21 +186,24 @@ def model_card(cell: Cell) -> str:
 
 # {_plain(cell.id)}
 
-A language model that [Coupled Adam Bench](https://arxiv.org/abs/2502.08441) has trained to compare optimizers of
-embeddings. It is made for measurements, and not for use: nobody has tuned or checked what it writes.
+A language model that [Coupled Adam Bench](https://arxiv.org/abs/2502.08441) has trained to compare
+optimizers of embeddings. It is made for measurements, and not for use: nobody has tuned or checked
+what it writes.
 
 | | |
 |---|---|
 {rows}
 
 {readers} All settings are in
-`../cell.json`, how training ended and in which environment in `../run.json`, and the measured numbers in
-`../evaluations/` and in the `results.csv` of each study that has the cell.
+`../cell.json`, how training ended and in which environment in `../run.json`, and the measured
+numbers in `../evaluations/` and in the `results.csv` of each study that has the cell.
 
-**License:** unknown. Whoever publishes the model states one, which depends on the license of the training text.
+**License:** unknown. Whoever publishes the model states one, which depends on the license of the
+training text.
 """
 
 
 def _plain(text: str) -> str:
-    """Return text on one line, with every character that Markdown or HTML could read as markup escaped."""
+    """Return text on one line, with every character that Markdown or HTML could read as markup
+    escaped."""
     return re.sub(r"([\\`*_{}\[\]<>()#|~&$!])", r"\\\1", " ".join(text.split()))

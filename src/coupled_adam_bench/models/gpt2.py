@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.base import LAYER_NORM_EPS, Family, LanguageModel, TransformerBlock, Weight
+from coupled_adam_bench.models.base import (
+    LAYER_NORM_EPS,
+    Family,
+    LanguageModel,
+    TransformerBlock,
+    Weight,
+)
 from coupled_adam_bench.study.architectures import ARCHITECTURES
 
 
@@ -33,7 +39,11 @@ class GPT2(LanguageModel):
 
     def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the sum of the embeddings of tokens and positions, shape BTD."""
-        positions = self.positions.weight[: tokens_BT.shape[1]] if places_BT is None else self.positions(places_BT)
+        positions = (
+            self.positions.weight[: tokens_BT.shape[1]]
+            if places_BT is None
+            else self.positions(places_BT)
+        )
         return (self.embedding(tokens_BT) + positions,)
 
 

@@ -47,10 +47,15 @@ class ModdedNanoGPTBlock(GPT2Block):
         """Return what computes queries, keys and values."""
         return Projections(d_model)
 
-    def apply_rotary(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys, normalized without weights and rotated by the angles of their positions."""
+    def apply_rotary(
+        self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return queries and keys, normalized without weights and rotated by the angles of their
+        positions."""
         cos_TJ, sin_TJ = positions
-        q_BHTK, k_BHTK = (rotate(F.rms_norm(x, x.shape[-1:]), cos_TJ, sin_TJ) for x in (q_BHTK, k_BHTK))
+        q_BHTK, k_BHTK = (
+            rotate(F.rms_norm(x, x.shape[-1:]), cos_TJ, sin_TJ) for x in (q_BHTK, k_BHTK)
+        )
         return q_BHTK * (ATTENTION_SCALE * math.sqrt(q_BHTK.shape[-1])), k_BHTK
 
     def mlp(self, x_BTD: Tensor) -> Tensor:
@@ -64,7 +69,9 @@ class ModdedNanoGPT(StableLM):
     block_type = ModdedNanoGPTBlock
 
     def __init__(self, *, rope_base: float, rope_fraction: float, **sizes: Any) -> None:
-        LanguageModel.__init__(self, **sizes)  # StableLM's layers have an option that these have not
+        LanguageModel.__init__(
+            self, **sizes
+        )  # StableLM's layers have an option that these have not
         self.rope_base, self.rope_fraction = rope_base, rope_fraction
         self.ln_0 = self.block_type.norm(self.d_model)
 
@@ -75,11 +82,21 @@ class ModdedNanoGPT(StableLM):
 
 
 def weights(model: ModdedNanoGPT) -> Iterator[Weight]:
-    """Yield the weights of a model, whose names in the file are ours: transformers has no such model."""
+    """Yield the weights of a model, whose names in the file are ours: transformers has no such
+    model."""
     yield Weight("embedding", (ARCHITECTURES["modded_nanogpt"].embedding,))
     for name in ("ln_0", "ln_f") if model.tied else ("ln_0", "ln_f", "head"):
         yield Weight(name, ("lm_head" if name == "head" else name,))
-    parts = ("ln_1", "ln_2", "attn_qkv.q", "attn_qkv.k", "attn_qkv.v", "attn_proj", "mlp_fc", "mlp_proj")
+    parts = (
+        "ln_1",
+        "ln_2",
+        "attn_qkv.q",
+        "attn_qkv.k",
+        "attn_qkv.v",
+        "attn_proj",
+        "mlp_fc",
+        "mlp_proj",
+    )
     for name in (f"blocks.{layer}.{part}" for layer in range(model.n_layer) for part in parts):
         yield Weight(name, (name,))
 

@@ -1,6 +1,8 @@
-"""The model of the paper's large scale: SwiGLU and RoPE [P], with the sizes of Modalities' defaults [I].
+"""The model of the paper's large scale: SwiGLU and RoPE [P], with the sizes of Modalities' defaults
+[I].
 
-Shapes: B sequences, T tokens, D = d_model, H heads of K = D / H, J pairs of coordinates that are turned, K / 2 of all.
+Shapes: B sequences, T tokens, D = d_model, H heads of K = D / H, J pairs of coordinates that are
+turned, K / 2 of all.
 """
 
 from collections.abc import Iterator
@@ -10,12 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.base import LAYER_NORM_EPS, Family, LanguageModel, TransformerBlock, Weight
+from coupled_adam_bench.models.base import (
+    LAYER_NORM_EPS,
+    Family,
+    LanguageModel,
+    TransformerBlock,
+    Weight,
+)
 from coupled_adam_bench.study.architectures import ARCHITECTURES, QkNorm
 
 
-def rope_tables(seq_len: int, d_rotated: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of the angle t base^(-j / J) for each position t and pair j, float32, shape TJ.
+def rope_tables(
+    seq_len: int, d_rotated: int, base: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of the angle t base^(-j / J) for each position t and pair j, float32,
+    shape TJ.
 
     This is eq. 15 of Su et al. 2021 (arXiv 2104.09864).
     """
@@ -26,20 +37,26 @@ def rope_tables(seq_len: int, d_rotated: int, base: float, device: torch.device)
 
 
 def rotate(x_BHTK: Tensor, cos_TJ: Tensor, sin_TJ: Tensor) -> Tensor:
-    """Rotate coordinates j and j + J of each head by the angle of pair j and return the dtype of ``x``.
+    """Rotate coordinates j and j + J of each head by the angle of pair j and return the dtype of
+    ``x``.
 
-    Coordinates from 2 J on stay as they are. The products are computed in the wider dtype of ``x`` and the tables.
+    Coordinates from 2 J on stay as they are. The products are computed in the wider dtype of ``x``
+    and the tables.
     """
     n_pairs = cos_TJ.shape[-1]
     first_BHTJ, second_BHTJ, rest = x_BHTK.tensor_split((n_pairs, 2 * n_pairs), dim=-1)
-    rotated = (first_BHTJ * cos_TJ - second_BHTJ * sin_TJ, second_BHTJ * cos_TJ + first_BHTJ * sin_TJ)
+    rotated = (
+        first_BHTJ * cos_TJ - second_BHTJ * sin_TJ,
+        second_BHTJ * cos_TJ + first_BHTJ * sin_TJ,
+    )
     return torch.cat((*rotated, rest) if rest.shape[-1] else rotated, dim=-1).to(x_BHTK.dtype)
 
 
 class StableLMBlock(TransformerBlock):
     """A layer with RoPE over the first coordinates of each head, or all of them, and a SwiGLU MLP.
 
-    ``qk_norm`` normalizes the queries and keys of each head, with one weight for all heads of the layer.
+    ``qk_norm`` normalizes the queries and keys of each head, with one weight for all heads of the
+    layer.
     """
 
     def __init__(self, d_model: int, n_head: int, d_ffn: int, qk_norm: bool = False) -> None:
@@ -51,8 +68,11 @@ class StableLMBlock(TransformerBlock):
         self.mlp_gate_up = nn.Linear(d_model, 2 * d_ffn, bias=False)
         self.mlp_proj = nn.Linear(d_ffn, d_model, bias=False)
 
-    def apply_rotary(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys, normalized under ``qk_norm``, rotated by the angles of their positions."""
+    def apply_rotary(
+        self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return queries and keys, normalized under ``qk_norm``, rotated by the angles of their
+        positions."""
         if self.qk_norm:
             q_BHTK, k_BHTK = self.q_norm(q_BHTK), self.k_norm(k_BHTK)
         cos_TJ, sin_TJ = positions
@@ -60,7 +80,8 @@ class StableLMBlock(TransformerBlock):
         return rotate(q_BHTK, cos_TJ, sin_TJ), rotate(k_BHTK, cos_TJ, sin_TJ)
 
     def mlp(self, x_BTD: Tensor) -> Tensor:
-        """Return ``mlp_proj(silu(gate(x)) * up(x))``, shape BTD (Shazeer 2020, arXiv 2002.05202)."""
+        """Return ``mlp_proj(silu(gate(x)) * up(x))``, shape BTD (Shazeer 2020, arXiv
+        2002.05202)."""
         gate_BTF, up_BTF = self.mlp_gate_up(x_BTD).chunk(2, dim=-1)
         return self.mlp_proj(F.silu(gate_BTF) * up_BTF)  # type: ignore[no-any-return]
 
@@ -85,18 +106,33 @@ class StableLM(LanguageModel):
         qk_norm: QkNorm | bool = False,
         soft_cap: float | None = None,
     ) -> None:
-        super().__init__(vocab_size, seq_len, n_layer, n_head, d_model, d_ffn, tied, soft_cap, qk_norm=bool(qk_norm))
+        super().__init__(
+            vocab_size,
+            seq_len,
+            n_layer,
+            n_head,
+            d_model,
+            d_ffn,
+            tied,
+            soft_cap,
+            qk_norm=bool(qk_norm),
+        )
         self.rope_base, self.rope_fraction, self.qk_norm = rope_base, rope_fraction, bool(qk_norm)
 
     def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the embedding, shape BTD, and the tables of :func:`rope_tables`, or their rows at ``places_BT``.
+        """Return the embedding, shape BTD, and the tables of :func:`rope_tables`, or their rows at
+        ``places_BT``.
 
-        The tables are computed at each call, so there is no buffer to move, shard, broadcast or leave on ``meta``.
+        The tables are computed at each call, so there is no buffer to move, shard, broadcast or
+        leave on ``meta``.
         """
         d_rotated = round(self.rope_fraction * self.d_model / self.n_head)
         tables = rope_tables(tokens_BT.shape[1], d_rotated, self.rope_base, tokens_BT.device)
         if places_BT is not None:
-            tables = tables[0][places_BT][:, None], tables[1][places_BT][:, None]  # shape B1TJ, for all heads
+            tables = (
+                tables[0][places_BT][:, None],
+                tables[1][places_BT][:, None],
+            )  # shape B1TJ, for all heads
         return self.embedding(tokens_BT), *tables
 
 
@@ -127,7 +163,11 @@ def rotary_config(model: StableLM) -> dict[str, Any]:
     transformers 5 reads ``rope_parameters``, transformers 4 the same keys at the top level.
     """
     rope = {"rope_theta": model.rope_base, "partial_rotary_factor": model.rope_fraction}
-    return {"num_key_value_heads": model.n_head, **rope, "rope_parameters": {"rope_type": "default", **rope}}
+    return {
+        "num_key_value_heads": model.n_head,
+        **rope,
+        "rope_parameters": {"rope_type": "default", **rope},
+    }
 
 
 FAMILY = Family(

@@ -1,6 +1,8 @@
-"""Builds the optimizers of a cell: one or two for embedding and head, and AdamW, perhaps with Muon, for the rest.
+"""Builds the optimizers of a cell: one or two for embedding and head, and AdamW, perhaps with Muon,
+for the rest.
 
-It also says of each optimizer of the embedding how its update follows from gradients (:func:`rule_of`).
+It also says of each optimizer of the embedding how its update follows from gradients
+(:func:`rule_of`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,19 +28,26 @@ from coupled_adam_bench.study.config.optimizers.base import Rule
 
 
 class Optimizers:
-    """The optimizers of one model by their names in checkpoints, each built with its peak learning rate.
+    """The optimizers of one model by their names in checkpoints, each built with its peak learning
+    rate.
 
-    ``head`` is the matrix that computes the logits, to which the settings of mu-centering and mu-loss apply.
+    ``head`` is the matrix that computes the logits, to which the settings of mu-centering and
+    mu-loss apply.
     """
 
     def __init__(
-        self, optimizers: Mapping[str, torch.optim.Optimizer], head: Tensor, head_settings: HeadSettings
+        self,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        head: Tensor,
+        head_settings: HeadSettings,
     ) -> None:
         self._optimizers = dict(optimizers)
         self._head, self._head_settings = head, head_settings
-        # Peak learning rate of each group; group["lr"] is the scheduled rate, also after a checkpoint is loaded.
+        # Peak learning rate of each group; group["lr"] is the scheduled rate, also after a
+        # checkpoint is loaded.
         self._peaks = {
-            name: [group["lr"] for group in optimizer.param_groups] for name, optimizer in optimizers.items()
+            name: [group["lr"] for group in optimizer.param_groups]
+            for name, optimizer in optimizers.items()
         }
 
     @property
@@ -72,14 +81,18 @@ class Optimizers:
                 group["lr"] = factor * peak
 
     def clip_grad_norm_(self, parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-        """Scale all gradients to a joint 2-norm of at most ``max_norm`` and return the unclipped norm, a scalar."""
+        """Scale all gradients to a joint 2-norm of at most ``max_norm`` and return the unclipped
+        norm, a scalar."""
         for one in (self.embedding, self.head):
-            if isinstance(one, CoupledAdam):  # one pass over its gradients gives the norm and the step's column sums
+            if isinstance(
+                one, CoupledAdam
+            ):  # one pass over its gradients gives the norm and the step's column sums
                 return one.clip_grad_norm_(parameters, max_norm)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def add_mu_loss_gradient(self) -> None:
-        """Add the gradient of the mu-loss, if there is one, to that of the head; call it once before clipping."""
+        """Add the gradient of the mu-loss, if there is one, to that of the head; call it once
+        before clipping."""
         if self._head_settings.mu_loss:
             add_mu_loss_gradient(self._head, self._head_settings.mu_loss)
 
@@ -97,12 +110,17 @@ class Optimizers:
 
 
 def build_optimizers(
-    model: nn.Module, embeddings: Sequence[Tensor], optimizer: Optimizer, training: Training, peak_lr: float
+    model: nn.Module,
+    embeddings: Sequence[Tensor],
+    optimizer: Optimizer,
+    training: Training,
+    peak_lr: float,
 ) -> Optimizers:
-    """Return the optimizers of a model; ``embeddings`` are its embedding and, if it is not tied, then its head.
+    """Return the optimizers of a model; ``embeddings`` are its embedding and, if it is not tied,
+    then its head.
 
-    All other matrices, including the position embedding, have ``training.weight_decay``, and norms have none [C].
-    Raises ``ValueError`` for a custom optimizer that cannot be built.
+    All other matrices, including the position embedding, have ``training.weight_decay``, and norms
+    have none [C]. Raises ``ValueError`` for a custom optimizer that cannot be built.
     """
     core = _build_core(model, embeddings, training, peak_lr)
     if isinstance(optimizer, PerMatrixSettings):
@@ -120,12 +138,19 @@ def _build_core(
     optimizers: dict[str, torch.optim.Optimizer] = {}
     taken = set(embeddings)  # tensors are hashed by identity
     if training.core_optimizer != "adamw":
-        matrices = [parameter for parameter in model.get_submodule("blocks").parameters() if parameter.ndim == 2]
-        # Updates have AdamW's RMS, so AdamW's learning rate and decay fit (Moonlight, arXiv 2502.16982, section 2.2).
+        matrices = [
+            parameter
+            for parameter in model.get_submodule("blocks").parameters()
+            if parameter.ndim == 2
+        ]
+        # Updates have AdamW's RMS, so AdamW's learning rate and decay fit (Moonlight, arXiv
+        # 2502.16982, section 2.2).
         kind: dict[str, Any] = {"adjust_lr_fn": "match_rms_adamw"}
         if training.core_optimizer == "muon_exact":
             kind = {"adjust_lr_fn": "original", "ns_coefficients": (2.0, -1.5, 0.5), "ns_steps": 12}
-        optimizers["muon"] = torch.optim.Muon(matrices, lr=peak_lr, weight_decay=training.weight_decay, **kind)
+        optimizers["muon"] = torch.optim.Muon(
+            matrices, lr=peak_lr, weight_decay=training.weight_decay, **kind
+        )
         taken |= set(matrices)
     rest = [parameter for parameter in model.parameters() if parameter not in taken]
     groups = [
@@ -137,7 +162,9 @@ def _build_core(
         },
     ]
     betas = (training.beta1, training.beta2)
-    optimizers["core"] = torch.optim.AdamW(groups, lr=peak_lr, betas=betas, eps=training.eps, fused=True)
+    optimizers["core"] = torch.optim.AdamW(
+        groups, lr=peak_lr, betas=betas, eps=training.eps, fused=True
+    )
     return optimizers
 
 

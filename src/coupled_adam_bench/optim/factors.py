@@ -1,7 +1,9 @@
-"""What multiplies the first moment in a step, as a function of an optimizer's state and group after it.
+"""What multiplies the first moment in a step, as a function of an optimizer's state and group after
+it.
 
-Rules of optimizers name these functions (:class:`~coupled_adam_bench.study.config.optimizers.base.Rule`). All is in
-float64. Shapes: V = vocab_size, D = d_model.
+Rules of optimizers name these functions
+(:class:`~coupled_adam_bench.study.config.optimizers.base.Rule`). All is in float64. Shapes: V =
+vocab_size, D = d_model.
 """
 
 from collections.abc import Mapping
@@ -11,7 +13,8 @@ from torch import Tensor
 
 
 def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-    """Return the bias-corrected second moment that Adam divides by, with AMSGrad the largest so far, in float64."""
+    """Return the bias-corrected second moment that Adam divides by, with AMSGrad the largest so
+    far, in float64."""
     moment: Tensor = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"].double()
     if group.get("coupled_dim") == 1:
         moment = moment.unsqueeze(1)

@@ -1,4 +1,5 @@
-"""What optimizers of embeddings have in common: they update one matrix after another, and check what they are given."""
+"""What optimizers of embeddings have in common: they update one matrix after another, and check
+what they are given."""
 
 import math
 from abc import abstractmethod
@@ -13,7 +14,8 @@ _BELOW_ONE = ("beta2", "momentum")
 
 
 class MatrixOptimizer(torch.optim.Optimizer):
-    """An optimizer of matrices with a row for each token, whose subclass says how a step changes one of them.
+    """An optimizer of matrices with a row for each token, whose subclass says how a step changes
+    one of them.
 
     Its numbers are at least 0, and decay rates below 1.
 
@@ -59,6 +61,7 @@ class MatrixOptimizer(torch.optim.Optimizer):
         for parameter in group["params"]:
             if parameter.ndim != 2 or not parameter.is_floating_point():
                 raise ValueError(
-                    f"params: {type(self).__name__} takes matrices of real numbers, got a parameter of shape "
-                    f"{tuple(parameter.shape)} and {parameter.dtype}; give it to another optimizer"
+                    f"params: {type(self).__name__} takes matrices of real numbers, got a parameter"
+                    f" of shape {tuple(parameter.shape)} and {parameter.dtype}; give it to another"
+                    " optimizer"
                 )

@@ -1,7 +1,9 @@
-"""The mean row of a matrix, whole or in shards: mu-centering, and the gradient of the mu-loss (arXiv 2601.02031).
+"""The mean row of a matrix, whole or in shards: mu-centering, and the gradient of the mu-loss
+(arXiv 2601.02031).
 
-All rows count, also those that pad the vocabulary: each has a logit in the softmax, which a common shift of all rows
-does not change. In shards, a mean takes one sum of D numbers. Shapes: V = vocab_size, D = d_model.
+All rows count, also those that pad the vocabulary: each has a logit in the softmax, which a common
+shift of all rows does not change. In shards, a mean takes one sum of D numbers. Shapes: V =
+vocab_size, D = d_model.
 """
 
 import torch
@@ -12,9 +14,12 @@ from coupled_adam.update import exact_dtype
 
 
 def mean_row(matrix_VD: Tensor) -> Tensor:
-    """Return the mean of the rows, shape D, in float32 or better; every process has the whole of it."""
+    """Return the mean of the rows, shape D, in float32 or better; every process has the whole of
+    it."""
     rows = local(matrix_VD)
-    return sums_over_shards(rows.sum(0, dtype=exact_dtype(rows.dtype)), matrix_VD, 0) / len(matrix_VD)
+    return sums_over_shards(rows.sum(0, dtype=exact_dtype(rows.dtype)), matrix_VD, 0) / len(
+        matrix_VD
+    )
 
 
 @torch.no_grad()
@@ -27,7 +32,8 @@ def subtract_mean_row(matrix_VD: Tensor) -> None:
 def add_mu_loss_gradient(matrix_VD: Tensor, weight: float) -> None:
     """Add to the gradient of a matrix that of ``weight`` times the squared norm of its mean row.
 
-    The squared norm of the mean m has the gradient ``2 m / V`` in each row. A matrix without a gradient is left alone.
+    The squared norm of the mean m has the gradient ``2 m / V`` in each row. A matrix without a
+    gradient is left alone.
     """
     if matrix_VD.grad is not None:
         row = part_of_row(matrix_VD, mean_row(matrix_VD), 0)

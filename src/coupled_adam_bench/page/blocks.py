@@ -1,6 +1,8 @@
-"""What a section of the report is made of: text, lists, folds, figures, and tables of declared columns.
+"""What a section of the report is made of: text, lists, folds, figures, and tables of declared
+columns.
 
-Plain text is escaped where it is printed; :class:`markupsafe.Markup` is HTML already, and escapes what is formatted in.
+Plain text is escaped where it is printed; :class:`markupsafe.Markup` is HTML already, and escapes
+what is formatted in.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +18,8 @@ from coupled_adam_bench.study.catalog.metrics import Metric
 
 R = TypeVar("R")
 Kind = Literal["text", "wrap", "number", "row", "rows"]
-"""Text, long text, numbers, the name of a row, and the name of neighbouring rows that have it in common."""
+"""Text, long text, numbers, the name of a row, and the name of neighbouring rows that have it in
+common."""
 
 
 class Block:
@@ -30,7 +33,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Cell:
-    """A text in a table; ``padding`` characters behind it align its column, ``tone`` is a class of style.css."""
+    """A text in a table; ``padding`` characters behind it align its column, ``tone`` is a class of
+    style.css."""
 
     text: str
     tone: str = ""
@@ -41,7 +45,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column(Generic[R]):
-    """A column of a table: its heading, and the function that gives a row's text; ``over`` heads several columns."""
+    """A column of a table: its heading, and the function that gives a row's text; ``over`` heads
+    several columns."""
 
     heading: str
     text: Callable[[R], str | Cell]
@@ -63,7 +68,8 @@ class Head:
 
 @dataclass(frozen=True)
 class Grid(Block, Generic[R]):
-    """A table with a line for each row; ``label`` is read aloud, a ``tall`` one scrolls, a ``dense`` one is tight."""
+    """A table with a line for each row; ``label`` is read aloud, a ``tall`` one scrolls, a
+    ``dense`` one is tight."""
 
     label: str
     columns: Sequence[Column[R]]
@@ -77,21 +83,30 @@ class Grid(Block, Generic[R]):
         lines: list[list[Head]] = [[], []]
         both = 2 if any(column.over for column in self.columns) else 1
         for over, columns in groupby(self.columns, key=lambda column: column.over):
-            heads = [Head(c.heading, c.kind == "number", c.title, rowspan=1 if over else both) for c in columns]
+            heads = [
+                Head(c.heading, c.kind == "number", c.title, rowspan=1 if over else both)
+                for c in columns
+            ]
             if over:
                 lines[0].append(Head(over, number=False, colspan=len(heads)))
             lines[1 if over else 0] += heads
         return [line for line in lines if line]
 
     def bodies(self) -> list[list[list[tuple[Kind, Cell]]]]:
-        """Return the lines of cells in parts, between which the table has a rule: by the names of several rows."""
-        cells = [[(column.kind, _cell(column.text(row))) for column in self.columns] for row in self.rows]
+        """Return the lines of cells in parts, between which the table has a rule: by the names of
+        several rows."""
+        cells = [
+            [(column.kind, _cell(column.text(row))) for column in self.columns] for row in self.rows
+        ]
         names = [index for index, column in enumerate(self.columns) if column.kind == "rows"]
         bodies = []
         for _, lines in groupby(cells, key=lambda line: [line[index][1].text for index in names]):
             body = list(lines)
             rest = [[cell for cell in line if cell[0] != "rows"] for line in body[1:]]
-            first = [(kind, replace(cell, span=len(body)) if kind == "rows" else cell) for kind, cell in body[0]]
+            first = [
+                (kind, replace(cell, span=len(body)) if kind == "rows" else cell)
+                for kind, cell in body[0]
+            ]
             bodies.append([first, *rest])
         return bodies
 
@@ -192,7 +207,9 @@ def symbols(metrics: Iterable[Metric], last: str = ", ") -> Markup:
 
 def with_arrow(metric: Metric) -> Markup:
     """Return the symbol of a metric with an arrow to its better side."""
-    return Markup('{}<span class="arrow" aria-hidden="true">{}</span>').format(symbol(metric), metric.arrow)
+    return Markup('{}<span class="arrow" aria-hidden="true">{}</span>').format(
+        symbol(metric), metric.arrow
+    )
 
 
 def metric_column(metric: Metric, text: Callable[[R], str | Cell], heading: str = "") -> Column[R]:
@@ -201,7 +218,8 @@ def metric_column(metric: Metric, text: Callable[[R], str | Cell], heading: str 
 
 
 def listed(*heads: tuple[str, Kind] | Metric) -> list[Column[Any]]:
-    """Return the columns of rows that are lists of texts: each head is a text with its kind, or a metric."""
+    """Return the columns of rows that are lists of texts: each head is a text with its kind, or a
+    metric."""
     return [
         metric_column(head, itemgetter(index))
         if isinstance(head, Metric)

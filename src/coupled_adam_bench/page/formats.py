@@ -9,12 +9,14 @@ from coupled_adam_bench.results.sample import Sample
 MISSING = "-"
 _MINUS = "\u2212"
 _LONGEST = 1e12
-"""From here on a number is printed in scientific notation, such as 1.234e+50: its digits would fill a line."""
+"""From here on a number is printed in scientific notation, such as 1.234e+50: its digits would fill
+a line."""
 
 
 @dataclass(frozen=True)
 class Shorthand:
-    """A number in print: ``mean`` such as ``0.123``, and ``spread`` such as ``(4)``, which may be empty."""
+    """A number in print: ``mean`` such as ``0.123``, and ``spread`` such as ``(4)``, which may be
+    empty."""
 
     mean: str
     spread: str = ""
@@ -30,7 +32,8 @@ class Shorthand:
 
 
 def fixed(value: float, digits: int) -> str:
-    """Return a number with ``digits`` decimals, a true minus sign and no minus zero; ``-`` for what is not finite.
+    """Return a number with ``digits`` decimals, a true minus sign and no minus zero; ``-`` for what
+    is not finite.
 
     A number of 13 digits and more has four significant ones, such as ``1.234e+50``.
     """
@@ -46,9 +49,10 @@ def fixed(value: float, digits: int) -> str:
 def shorthand(sample: Sample, digits: int) -> Shorthand:
     """Return ``0.123 (4)``: the mean, and the standard deviation in units of its last digit.
 
-    A standard deviation of several such units shows as many, ``2.97 (12)`` is 2.97 +- 0.12; less than half a unit
-    shows ``(0)``. A single value has no parentheses, and a missing one is ``-``. Where one of the two is too long,
-    both are in scientific notation, and the standard deviation is the number itself: ``1.234e+50 (2.1e+48)``.
+    A standard deviation of several such units shows as many, ``2.97 (12)`` is 2.97 +- 0.12; less
+    than half a unit shows ``(0)``. A single value has no parentheses, and a missing one is ``-``.
+    Where one of the two is too long, both are in scientific notation, and the standard deviation is
+    the number itself: ``1.234e+50 (2.1e+48)``.
     """
     mean = fixed(sample.mean, digits)
     if mean == MISSING or sample.n < 2:
@@ -60,7 +64,8 @@ def shorthand(sample: Sample, digits: int) -> Shorthand:
 
 
 def paddings(column: Sequence[Shorthand]) -> list[int]:
-    """Return how many characters each number's spread is shorter than the longest, which aligns the means.
+    """Return how many characters each number's spread is shorter than the longest, which aligns the
+    means.
 
     A missing number stands alone and has no padding.
     """
@@ -81,7 +86,8 @@ def interval(low: float, high: float, digits: int = 3) -> str:
 
 
 def with_interval(value: float, low: float, high: float, digits: int) -> str:
-    """Return ``0.05 [0.01, 0.09]``: a value and the ends of its interval, with ``digits`` decimals."""
+    """Return ``0.05 [0.01, 0.09]``: a value and the ends of its interval, with ``digits``
+    decimals."""
     return f"{fixed(value, digits)} [{fixed(low, digits)}, {fixed(high, digits)}]"
 
 

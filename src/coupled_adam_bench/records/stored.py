@@ -1,8 +1,9 @@
-"""Evaluations: the form of their numbers, where they are on disk, and whether they are what was measured. Light.
+"""Evaluations: the form of their numbers, where they are on disk, and whether they are what was
+measured. Light.
 
-The name of an evaluation's file ends in a hash of everything that can change its numbers: stage and version, settings,
-and the model. Studies that share a cell and measure it otherwise therefore have files of their own, side by side, and a
-study never finds those of another.
+The name of an evaluation's file ends in a hash of everything that can change its numbers: stage and
+version, settings, and the model. Studies that share a cell and measure it otherwise therefore have
+files of their own, side by side, and a study never finds those of another.
 """
 
 import importlib
@@ -25,24 +26,28 @@ from coupled_adam_bench.study.plan import Plan
 from embedding_geometry.rows import ResultRow as ResultRow
 
 LARGEST = 1e70
-"""The largest size of a number of results: Welch's test takes the fourth power of a deviation, which must be finite."""
+"""The largest size of a number of results: Welch's test takes the fourth power of a deviation,
+which must be finite."""
 
 
 def is_usable(value: float) -> bool:
-    """Tell whether statistics can use a number: NaN stands for one that is missing, others are at most ``LARGEST``."""
+    """Tell whether statistics can use a number: NaN stands for one that is missing, others are at
+    most ``LARGEST``."""
     return math.isnan(value) or abs(value) <= LARGEST
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The numbers of one cell from one stage: rows of ``results.csv``, and what else is kept beside them."""
+    """The numbers of one cell from one stage: rows of ``results.csv``, and what else is kept beside
+    them."""
 
     results: list[ResultRow]
     undefined: list[str] = field(default_factory=list)
     """The reasons for the values that are NaN."""
     detail: dict[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents of further files, which are kept beside the evaluation, by the ends of their names."""
+    """Contents of further files, which are kept beside the evaluation, by the ends of their
+    names."""
 
 
 Evaluator = Callable[[Cell, Path], Evaluation]
@@ -72,7 +77,8 @@ def settings_of(stage: Stage, study: Study, data_id: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A stage under one study's settings: it knows the file of each cell, and checks what it reads from there."""
+    """A stage under one study's settings: it knows the file of each cell, and checks what it reads
+    from there."""
 
     stage: Stage
     settings: dict[str, Any]
@@ -87,7 +93,8 @@ class Measurement:
     def model_sha256(self, cell_id: str) -> str | None:
         """Return the SHA-256 of a trained cell's model, ``None`` for a diverged one.
 
-        ``ValueError`` if the cell is not trained, or if its ``run.json`` is damaged or another cell's.
+        ``ValueError`` if the cell is not trained, or if its ``run.json`` is damaged or another
+        cell's.
         """
         path = self.files(cell_id).record
         run = read_run(path)
@@ -122,7 +129,8 @@ class Measurement:
         return self.files(cell_id).record.is_file() and self.find(cell_id).is_file()
 
     def read(self, cell_id: str) -> dict[str, Any]:
-        """Return a cell's evaluation; ``ValueError`` with the file if it is missing or not what was measured."""
+        """Return a cell's evaluation; ``ValueError`` with the file if it is missing or not what was
+        measured."""
         model_sha256 = self.model_sha256(cell_id)
         expected = {
             "cell": cell_id,
@@ -134,7 +142,8 @@ class Measurement:
         return read_evaluation(self.path(cell_id, model_sha256), expected)
 
     def read_whole(self, cell_id: str) -> dict[str, Any]:
-        """Return a cell's evaluation as :meth:`read`; ``ValueError`` too if it has other metrics than are declared.
+        """Return a cell's evaluation as :meth:`read`; ``ValueError`` too if it has other metrics
+        than are declared.
 
         What a diverged cell lacks is NaN, whether its file has rows or not.
         """
@@ -146,18 +155,35 @@ class Measurement:
     def undeclared(self, rows: Sequence[ResultRow]) -> str | None:
         """Return how the rows of a cell differ from what the stage declares, or ``None``.
 
-        They have each of its columns once, in its unit, and none of another stage. Further rows are the stage's own.
+        They have each of its columns once, in its unit, and none of another stage. Further rows are
+        the stage's own.
         """
         units = {(row["task"], row["metric"]): row["unit"] for row in rows}
-        lacking = [f"{task} {metric}" for task, metric, unit in self.columns if units.get((task, metric)) != unit]
+        lacking = [
+            f"{task} {metric}"
+            for task, metric, unit in self.columns
+            if units.get((task, metric)) != unit
+        ]
         if lacking:
-            return f"{self.stage.name} declares {first_of(lacking)}, and did not measure it, or in another unit"
+            return (
+                f"{self.stage.name} declares {first_of(lacking)}, and did not measure it, or in"
+                " another unit"
+            )
         columns_of_others = {
-            (metric.task, metric.name) for metric in METRICS.values() if metric.stage != self.stage.name
+            (metric.task, metric.name)
+            for metric in METRICS.values()
+            if metric.stage != self.stage.name
         }
         if foreign := sorted(columns_of_others & units.keys()):
-            return f"{self.stage.name} measured {', '.join(map(' '.join, foreign))}, which another stage declares"
-        return None if len(units) == len(rows) else f"{self.stage.name} measured one metric of a task twice"
+            return (
+                f"{self.stage.name} measured {', '.join(map(' '.join, foreign))}, which another"
+                " stage declares"
+            )
+        return (
+            None
+            if len(units) == len(rows)
+            else f"{self.stage.name} measured one metric of a task twice"
+        )
 
     def damage(self, cell_id: str) -> str | None:
         """Return what is wrong with a cell's evaluation as one line, or ``None``."""
@@ -169,9 +195,11 @@ class Measurement:
 
 
 def read_evaluation(path: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an evaluation; ``ValueError`` with the file if it is missing, damaged, or not what is ``expected``.
+    """Return an evaluation; ``ValueError`` with the file if it is missing, damaged, or not what is
+    ``expected``.
 
-    The files beside it are compared with the SHA-256 that it has of them under ``files``, if it has any.
+    The files beside it are compared with the SHA-256 that it has of them under ``files``, if it has
+    any.
     """
     record = read_sealed(path)
     for key, value in expected.items():
@@ -188,7 +216,10 @@ def _unusable(rows: Iterable[ResultRow]) -> str | None:
     """Return which number of an evaluation statistics cannot use, or ``None``."""
     for found in rows:
         if not is_usable(found["value"]):
-            return f"{found['task']} {found['metric']} is {found['value']:.4g}, above {LARGEST:g} in size"
+            return (
+                f"{found['task']} {found['metric']} is {found['value']:.4g}, above {LARGEST:g} in"
+                " size"
+            )
     return None
 
 
@@ -205,11 +236,15 @@ def _check_file(path: Path, sha256: str) -> None:
         raise ValueError(f"{path}: {state}, but its evaluation says {sha256}")
 
 
-def measurement_of(stage: Stage, study: Study, data_id: str, runs: Path = paths.RUNS) -> Measurement:
+def measurement_of(
+    stage: Stage, study: Study, data_id: str, runs: Path = paths.RUNS
+) -> Measurement:
     """Return a stage under a study's settings; ``ValueError`` as :func:`settings_of`."""
     columns = stage.measures
     if stage.name == OWN_METRICS_STAGE:
-        columns += tuple(("embeddings", metric.name, metric.unit) for metric in study.evaluation.metrics)
+        columns += tuple(
+            ("embeddings", metric.name, metric.unit) for metric in study.evaluation.metrics
+        )
     return Measurement(stage, settings_of(stage, study, data_id), columns, runs)
 
 
@@ -218,38 +253,55 @@ _PRINT = {"symbol", "digits", "unit", "description"}
 
 
 def stated_measures(plan: Plan) -> dict[str, str]:
-    """Return by study and metric a hash of all but the model that can change what hypotheses are about.
+    """Return by study and metric a hash of all but the model that can change what hypotheses are
+    about.
 
-    That is what the stage of the metric is given and, of a study's own metric, which direction of it is better.
+    That is what the stage of the metric is given and, of a study's own metric, which direction of
+    it is better.
     """
     assert plan.stated is not None
     found = {}
     for planned in plan.blocks:
         study = planned.study
-        own = {metric.name: metric.model_dump(exclude=_PRINT) for metric in study.evaluation.metrics}
+        own = {
+            metric.name: metric.model_dump(exclude=_PRINT) for metric in study.evaluation.metrics
+        }
         for hypothesis in plan.stated.plan.hypotheses:
             if hypothesis.table == planned.block.table:
                 name = hypothesis.metric
-                settings = settings_of(STAGES[study.metrics[name].stage], study, plan.data_id(study))
+                settings = settings_of(
+                    STAGES[study.metrics[name].stage], study, plan.data_id(study)
+                )
                 found[f"{study.name} {name}"] = digest([settings, own.get(name)])
     return found
 
 
 def measured_cells(plan: Plan, runs: Path = paths.RUNS) -> Iterator[tuple[Cell, list[Measurement]]]:
-    """Yield each cell of a plan, in its order, with the measurements of the study that it belongs to."""
+    """Yield each cell of a plan, in its order, with the measurements of the study that it belongs
+    to."""
     measurements: dict[str, list[Measurement]] = {}
     for cell in plan.cells.values():
         if cell.study.name not in measurements:
             stages = cell.study.stages
-            measurements[cell.study.name] = [measurement_of(stage, cell.study, cell.data_id, runs) for stage in stages]
+            measurements[cell.study.name] = [
+                measurement_of(stage, cell.study, cell.data_id, runs) for stage in stages
+            ]
         yield cell, measurements[cell.study.name]
 
 
 def wrong_row(rows: Iterable[ResultRow]) -> str | None:
-    """Return what is wrong with the rows of an evaluation: a value out of its metric's bounds; else ``None``."""
+    """Return what is wrong with the rows of an evaluation: a value out of its metric's bounds; else
+    ``None``."""
     for row in rows:
         metric, value = METRICS.get(row["metric"]), row["value"]
-        if metric is None or metric.task != row["task"] or math.isnan(value) or metric.low <= value <= metric.high:
+        if (
+            metric is None
+            or metric.task != row["task"]
+            or math.isnan(value)
+            or metric.low <= value <= metric.high
+        ):
             continue
-        return f"{row['task']} {row['metric']} is {value!r}, outside {metric.low:g} to {metric.high:g}"
+        return (
+            f"{row['task']} {row['metric']} is {value!r}, outside {metric.low:g} to {metric.high:g}"
+        )
     return None

@@ -35,21 +35,26 @@ CALIBRATION = METRICS[RAREST.pooled_calibration]
 
 
 CENTERED = "embeddings_centered"
-"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which costs nothing."""
+"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which costs
+nothing."""
 Question = tuple[Metric, bool]
-"""Is a metric better than the reference's, of which the mean is subtracted after training if the second is true?"""
+"""Is a metric better than the reference's, of which the mean is subtracted after training if the
+second is true?"""
 QUESTIONS: tuple[Question, ...] = (
     *((METRICS[name], False) for name in ("loss", "loss_rarest", "isotropy", "r_bar")),
     (METRICS["r_bar"], True),
 )
 Answers = dict[Question, dict[str, tuple[PairedTest, float]]]
-"""For each question and optimizer the test against the reference, and its p-value after Holm's correction."""
+"""For each question and optimizer the test against the reference, and its p-value after Holm's
+correction."""
 
 
 def contrasts(study: StudyResults, group: Group, reference: str, centered: bool) -> Answers:
-    """Return all other optimizers of a group against ``reference``, by seed; all their tests are corrected together.
+    """Return all other optimizers of a group against ``reference``, by seed; all their tests are
+    corrected together.
 
-    Questions about a reference minus its mean are asked if ``centered``. One without any value is left out.
+    Questions about a reference minus its mean are asked if ``centered``. One without any value is
+    left out.
     """
     values = {False: study.values, True: study.values_of({"r_bar": CENTERED})}
     tests: dict[Question, dict[str, PairedTest]] = {}
@@ -64,7 +69,8 @@ def contrasts(study: StudyResults, group: Group, reference: str, centered: bool)
             tests[metric, is_centered] = found
     corrected = iter(holm([test.p_value for found in tests.values() for test in found.values()]))
     return {
-        question: {key: (test, next(corrected)) for key, test in found.items()} for question, found in tests.items()
+        question: {key: (test, next(corrected)) for key, test in found.items()}
+        for question, found in tests.items()
     }
 
 
@@ -86,13 +92,17 @@ def _grid(title: str, group: Group, reference: str, answers: Answers) -> Grid[An
         for key in labels
         if key != reference
     ]
-    label = f"In short, {title}, D = {group.tokens_label}, N = {group.model_label}, against {labels[reference]}"
+    label = (
+        f"In short, {title}, D = {group.tokens_label}, N = {group.model_label}, against"
+        f" {labels[reference]}"
+    )
     caption = Markup("{}, {}: minus {}").format(title, place_of(group), labels[reference])
     return Grid(label, columns, lines, caption=caption, dense=True)
 
 
 def calibrations(study: StudyResults, group: Group) -> list[str]:
-    """Return the calibration of the rarest tokens of each optimizer, an empty list if it was not measured."""
+    """Return the calibration of the rarest tokens of each optimizer, an empty list if it was not
+    measured."""
     samples = {key: summarize(values) for key, values in study.samples(group, CALIBRATION).items()}
     if all(math.isnan(sample.mean) for sample in samples.values()):
         return []
@@ -101,7 +111,11 @@ def calibrations(study: StudyResults, group: Group) -> list[str]:
     for key, sample in samples.items():
         error = sample.sd / math.sqrt(sample.n) if sample.n > 1 else math.nan
         ends = interval(sample.mean, error, sample.n - 1) if sample.n > 1 else (math.nan, math.nan)
-        text = with_interval(sample.mean, *ends, CALIBRATION.digits) if math.isfinite(sample.mean) else MISSING
+        text = (
+            with_interval(sample.mean, *ends, CALIBRATION.digits)
+            if math.isfinite(sample.mean)
+            else MISSING
+        )
         found = [errors.get((cell.id, name), math.nan) for cell in group.cells[key]]
         if all(map(math.isfinite, found)):
             text += f", by documents ± {fixed(math.fsum(found) / len(found), CALIBRATION.digits)}"
@@ -119,12 +133,19 @@ def _words(numbers: list[str], holds: list[bool]) -> str:
         return "at no D"
     first = holds.index(True)
     if all(holds[first:]):
-        return f"from {numbers[first]} on" if first < len(numbers) - 1 else f"at {numbers[first]} only"
-    return f"at {', '.join(number for number, held in zip(numbers, holds, strict=True) if held)} only"
+        return (
+            f"from {numbers[first]} on" if first < len(numbers) - 1 else f"at {numbers[first]} only"
+        )
+    return (
+        f"at {', '.join(number for number, held in zip(numbers, holds, strict=True) if held)} only"
+    )
 
 
-def reaches(study: StudyResults, verdict: Verdict) -> Iterator[tuple[Group, dict[str, list[Metric]]]]:
-    """Yield from which number of tokens on metrics go the paper's way, for each size, after the table's correction."""
+def reaches(
+    study: StudyResults, verdict: Verdict
+) -> Iterator[tuple[Group, dict[str, list[Metric]]]]:
+    """Yield from which number of tokens on metrics go the paper's way, for each size, after the
+    table's correction."""
     name = verdict.table.name
     for last in longest_groups(study.groups[name]):
         groups = [group for group in study.groups[name] if group.setup == last.setup]
@@ -133,8 +154,13 @@ def reaches(study: StudyResults, verdict: Verdict) -> Iterator[tuple[Group, dict
         numbers = [group.tokens_label for group in groups]
         metrics: dict[str, list[Metric]] = {}
         for metric in study.columns(name):
-            rows = [study.comparisons_of(group, metric)[0] for group in groups]  # a verdict is of two optimizers
-            holds = [row["optimizer"] == verdict.coupled_adam and row["p_paired_holm"] < ALPHA for row in rows]
+            rows = [
+                study.comparisons_of(group, metric)[0] for group in groups
+            ]  # a verdict is of two optimizers
+            holds = [
+                row["optimizer"] == verdict.coupled_adam and row["p_paired_holm"] < ALPHA
+                for row in rows
+            ]
             metrics.setdefault(_words(numbers, holds), []).append(metric)
         yield last, metrics
 
@@ -143,10 +169,13 @@ def _items(material: Material, groups: dict[str, list[Group]]) -> Iterator[str]:
     study = material.study
     for verdict in verdicts(study):
         for group, metrics in reaches(study, verdict):
-            said = Markup("; ").join(Markup("{}: {}").format(words, symbols(of)) for words, of in metrics.items())
+            said = Markup("; ").join(
+                Markup("{}: {}").format(words, symbols(of)) for words, of in metrics.items()
+            )
             yield Markup(
-                "<strong>From which <i>D</i> on is Coupled Adam better than Adam?</strong> ({}, <i>N</i> = {}; "
-                "two-sided paired <i>p</i> &lt; 0.05 after Holm's correction of the table's tests.) {}."
+                "<strong>From which <i>D</i> on is Coupled Adam better than Adam?</strong> ({},"
+                " <i>N</i> = {}; two-sided paired <i>p</i> &lt; 0.05 after Holm's correction of the"
+                " table's tests.) {}."
             ).format(verdict.table.title, group.model_label, said)
     for name, of_table in groups.items():
         for group in of_table:
@@ -157,20 +186,23 @@ def _items(material: Material, groups: dict[str, list[Group]]) -> Iterator[str]:
 
 
 _INTRODUCTION = Markup(
-    "At the most tokens of each size: the difference of each optimizer to a reference, the mean over seeds, paired by "
-    "seed, with its 95 % interval by Student's <i>t</i>. All runs are measured on the same held-out text: the "
-    'intervals hold for other seeds, not for other text (<a href="#statistics">the same text under two models</a>). '
-    "Bold is significantly better: one-sided paired <i>t</i>-tests, <i>p</i> &lt; 0.05 after Holm's correction for all "
-    "tests of a table here. To subtract the mean of Adam's embedding after training costs nothing. So the question to "
-    "every other way is whether it is better than that: the column with † has Adam's embedding minus its mean as the "
-    "reference. {} is 0 if the rarest 1 % of the text get as much probability as they have of the held-out text. It is "
-    "best where a model with the training text's own frequencies has it, since rare tokens of one text are rarer in "
-    "another. Its interval is over seeds, and ± is its standard error over the documents of this text."
+    "At the most tokens of each size: the difference of each optimizer to a reference, the mean"
+    " over seeds, paired by seed, with its 95 % interval by Student's <i>t</i>. All runs are"
+    " measured on the same held-out text: the intervals hold for other seeds, not for other text"
+    ' (<a href="#statistics">the same text under two models</a>). Bold is significantly better:'
+    " one-sided paired <i>t</i>-tests, <i>p</i> &lt; 0.05 after Holm's correction for all tests of"
+    " a table here. To subtract the mean of Adam's embedding after training costs nothing. So the"
+    " question to every other way is whether it is better than that: the column with † has Adam's"
+    " embedding minus its mean as the reference. {} is 0 if the rarest 1 % of the text get as much"
+    " probability as they have of the held-out text. It is best where a model with the training"
+    " text's own frequencies has it, since rare tokens of one text are rarer in another. Its"
+    " interval is over seeds, and ± is its standard error over the documents of this text."
 )
 
 
 def _blocks(material: Material) -> Iterator[Block]:
-    """Answer at the most tokens of each size: against Adam and, among several, against Coupled Adam."""
+    """Answer at the most tokens of each size: against Adam and, among several, against Coupled
+    Adam."""
     study = material.study
     grids: list[Block] = []
     answered: dict[str, list[Group]] = {}
@@ -179,14 +211,18 @@ def _blocks(material: Material) -> Iterator[Block]:
             keys = plain_keys(group)
             references = [keys[kind] for kind in (ADAM, COUPLED_ADAM) if kind in keys]
             for reference in references if len(group.cells) > 2 else references[:1]:
-                if found := contrasts(study, group, reference, centered=reference == keys.get(ADAM)):
+                if found := contrasts(
+                    study, group, reference, centered=reference == keys.get(ADAM)
+                ):
                     grids.append(_grid(table.title, group, reference, found))
                     if reference == references[0]:
                         answered.setdefault(name, []).append(group)
     if grids:
         yield Text(_INTRODUCTION.format(symbol(CALIBRATION)))
         if material.plan.stated is not None:
-            yield Text("This section is exploratory: what was stated in advance is judged in the next one.")
+            yield Text(
+                "This section is exploratory: what was stated in advance is judged in the next one."
+            )
         yield from grids
         yield Items(list(_items(material, answered)))
 

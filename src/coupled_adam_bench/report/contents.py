@@ -1,4 +1,5 @@
-"""What the page has: the sections without a file of their own, and all sections in the order of the catalogue."""
+"""What the page has: the sections without a file of their own, and all sections in the order of the
+catalogue."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +35,8 @@ from coupled_adam_bench.study.catalog.contents import CONTENTS, STATISTICS, Stat
 from coupled_adam_bench.study.plan import Plan
 
 TABLE_FILES = {
-    "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown", "csv": "CSV",
+    "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown",
+    "csv": "CSV",
 }  # fmt: skip
 """What the page calls each format of ``TABLE_ENDINGS``."""
 
@@ -53,12 +55,19 @@ def setup_grid(table: SetupTable, has_file: bool) -> Grid[Any]:
     kind: Kind = "wrap" if table.is_text else "number"
     columns = listed(*((name, kind if index else "row") for index, name in enumerate(table.header)))
     latex = Markup(' (<a href="../tables/{}.tex">LaTeX</a>)').format(table.name)
-    return Grid(table.title, columns, table.rows, caption=table.title + latex if has_file else table.title)
+    return Grid(
+        table.title, columns, table.rows, caption=table.title + latex if has_file else table.title
+    )
 
 
 def _setup(material: Material) -> Iterator[Block]:
-    yield Text("What the study sets, printed from its settings: the counterparts of the paper's Tables 5 and 6.")
-    yield from (setup_grid(table, bool(material.study.tables)) for table in setup_tables(material.plan))
+    yield Text(
+        "What the study sets, printed from its settings: the counterparts of the paper's Tables 5"
+        " and 6."
+    )
+    yield from (
+        setup_grid(table, bool(material.study.tables)) for table in setup_tables(material.plan)
+    )
 
 
 def study_files(plan: Plan) -> dict[str, str]:
@@ -68,8 +77,14 @@ def study_files(plan: Plan) -> dict[str, str]:
         for study in plan.studies.values()
     }
     if plan.name not in files:
-        files = {plan.name: {"study": plan.name, "title": plan.title, "studies": list(files)}, **files}
-    return {f"{name}.yaml": yaml.safe_dump(values, sort_keys=False, width=100) for name, values in files.items()}
+        files = {
+            plan.name: {"study": plan.name, "title": plan.title, "studies": list(files)},
+            **files,
+        }
+    return {
+        f"{name}.yaml": yaml.safe_dump(values, sort_keys=False, width=100)
+        for name, values in files.items()
+    }
 
 
 def _tables(material: Material) -> Iterator[Block]:
@@ -83,10 +98,23 @@ def _figures(material: Material) -> Iterator[Block]:
 
 _RUNS: tuple[Column[dict[str, Any]], ...] = (
     Column("Run", lambda run: Markup("<code>{}</code>").format(run["cell"]), "row"),
-    Column("Status", lambda run: Cell(run["status"], f"status {'good' if run['status'] == 'completed' else 'bad'}")),
-    Column("steps", lambda run: f"{MISSING if run['step'] is None else run['step']} / {run['steps']}", "number"),
+    Column(
+        "Status",
+        lambda run: Cell(
+            run["status"], f"status {'good' if run['status'] == 'completed' else 'bad'}"
+        ),
+    ),
+    Column(
+        "steps",
+        lambda run: f"{MISSING if run['step'] is None else run['step']} / {run['steps']}",
+        "number",
+    ),
     Column("seconds", lambda run: fixed(run["train"].get("seconds") or math.nan, 1), "number"),
-    Column("tokens/s", lambda run: fixed(run["train"].get("tokens_per_second") or math.nan, 0), "number"),
+    Column(
+        "tokens/s",
+        lambda run: fixed(run["train"].get("tokens_per_second") or math.nan, 0),
+        "number",
+    ),
     Column("Reason", lambda run: run["reason"] or "", "wrap"),
 )
 
@@ -111,8 +139,13 @@ def _left_out(data: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield a term for each text of which something was not read, with the counts."""
     for one in data:
         source = one["meta"]["source"] if one["meta"] else {}
-        counts = [f"{what}: {source[name]:,}" for name, what in _LEFT_OUT.items() if source.get(name)]
-        counts += [f"files {ending}: {number:,}" for ending, number in source.get("other_files", {}).items()]
+        counts = [
+            f"{what}: {source[name]:,}" for name, what in _LEFT_OUT.items() if source.get(name)
+        ]
+        counts += [
+            f"files {ending}: {number:,}"
+            for ending, number in source.get("other_files", {}).items()
+        ]
         if counts:
             yield f"left out of {one['id']}", ", ".join(counts)
 
@@ -129,15 +162,18 @@ def _protocol(material: Material) -> Iterator[Block]:
         ("data", "; ".join(data["id"] for data in manifest["data"])),
         *_left_out(manifest["data"]),
         ("source revision", manifest["git_revision"] or "not in a git repository"),
-        *((f"runs: {name}", "; ".join(texts)) for name, texts in environments(manifest["cells"]).items()),
+        *(
+            (f"runs: {name}", "; ".join(texts))
+            for name, texts in environments(manifest["cells"]).items()
+        ),
         ("packages of the report", named(manifest["packages"])),
     ]
     yield Text("Results are comparable only within a protocol and its versions.")
     yield Terms(terms)
     yield Text(
         Markup(
-            "Settings, checksums of results, tables, figures and data, and the record of every run: "
-            '<a href="../manifest.json">manifest.json</a>.'
+            "Settings, checksums of results, tables, figures and data, and the record of every run:"
+            ' <a href="../manifest.json">manifest.json</a>.'
         )
     )
 
@@ -147,7 +183,10 @@ def _cite(material: Material) -> Iterator[Block]:
 
 
 def _reproduce(material: Material) -> Iterator[Block]:
-    yield Part("reproduce.html.j2", {"revision": material.manifest["git_revision"], "name": material.plan.name})
+    yield Part(
+        "reproduce.html.j2",
+        {"revision": material.manifest["git_revision"], "name": material.plan.name},
+    )
     yield from (Fold(name, [Code(text)]) for name, text in study_files(material.plan).items())
 
 
@@ -182,7 +221,10 @@ def declared(listed: StatisticFile) -> Statistic:
     """Return the statistic that the catalogue lists; ``ValueError`` if it declares another file."""
     statistic: Statistic = named(listed.declaration)
     if statistic.file != listed.file:
-        raise ValueError(f"{listed.declaration} declares {statistic.file}, the catalogue lists it for {listed.file}")
+        raise ValueError(
+            f"{listed.declaration} declares {statistic.file}, the catalogue lists it for"
+            f" {listed.file}"
+        )
     return statistic
 
 
@@ -193,5 +235,7 @@ def statistics_of(plan: Plan) -> tuple[Statistic, ...]:
 
 def sections() -> tuple[Section, ...]:
     """Return the sections of the page in its order."""
-    found = [_SECTIONS[each] if isinstance(each, str) else declared(each).section for each in CONTENTS]
+    found = [
+        _SECTIONS[each] if isinstance(each, str) else declared(each).section for each in CONTENTS
+    ]
     return tuple(section for section in found if section is not None)

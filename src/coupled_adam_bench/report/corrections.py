@@ -1,4 +1,5 @@
-"""The section on statistics: what survives corrections, what is equal, the same text under two models, all tests."""
+"""The section on statistics: what survives corrections, what is equal, the same text under two
+models, all tests."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -52,7 +53,11 @@ def _p(value: float) -> Cell:
 def _sure(row: Row) -> str:
     """Return a difference with its interval below it, if it has one."""
     text = significant(row["difference"])
-    return text if isnan(row["low"]) else Markup("{}<br><small>{}</small>").format(text, _interval(row))
+    return (
+        text
+        if isnan(row["low"])
+        else Markup("{}<br><small>{}</small>").format(text, _interval(row))
+    )
 
 
 def _interval(row: Row, of: str = "") -> str:
@@ -69,30 +74,46 @@ def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) ->
 
     def surviving(column: str) -> int:
         # A value that is missing altogether keeps none from being bold, and has no test.
-        return sum(all(c.row[column] < ALPHA or isnan(c.row[column]) for c in values) for values in bold.values())
+        return sum(
+            all(c.row[column] < ALPHA or isnan(c.row[column]) for c in values)
+            for values in bold.values()
+        )
 
     yield Heading(f"{title}: what survives a correction")
     is_are = "is" if len(bold) == 1 else "are"
     yield Text(
-        f"{plural(len(bold), 'value')} of the table {is_are} bold. By tests paired by seed, {surviving('p_paired')} of "
-        f"them are significant, and {surviving('p_paired_holm')} after Holm's correction."
+        f"{plural(len(bold), 'value')} of the table {is_are} bold. By tests paired by seed,"
+        f" {surviving('p_paired')} of them are significant, and {surviving('p_paired_holm')} after"
+        " Holm's correction."
         if bold
         else "No value of the table is bold."
     )
     lines = []
     for column, label in TESTS.items():
-        counts = [sum(c.row[column] < ALPHA for c in comparisons if c.metric is metric) for metric in metrics]
-        lines.append([label, *(Cell(str(count), "" if count else "zero") for count in counts), str(sum(counts))])
+        counts = [
+            sum(c.row[column] < ALPHA for c in comparisons if c.metric is metric)
+            for metric in metrics
+        ]
+        lines.append(
+            [
+                label,
+                *(Cell(str(count), "" if count else "zero") for count in counts),
+                str(sum(counts)),
+            ]
+        )
     caption = Markup("Comparisons with <i>p</i> &lt; 0.05, by test and metric")
     columns = listed(("Test", "row"), *metrics, ("all", "number"))
     yield Grid(f"What survives, {title}", columns, lines, caption=caption)
 
 
 def _equal(study: StudyResults, name: str) -> Iterator[str]:
-    """Yield which optimizers two one-sided tests, paired by seed, show to be equal within the study's margins."""
+    """Yield which optimizers two one-sided tests, paired by seed, show to be equal within the
+    study's margins."""
     for group, metric in product(study.groups[name], study.columns(name)):
         margin = study.plan.statistics.margins.get(metric.name, nan)
-        for (one, ours), (other, theirs) in combinations(study.scores_by_seed(group, metric).items(), 2):
+        for (one, ours), (other, theirs) in combinations(
+            study.scores_by_seed(group, metric).items(), 2
+        ):
             pairs = paired_test(ours, theirs, metric.larger_wins)
             p = equivalence_p(pairs.difference, pairs.standard_error, pairs.n - 1, margin)
             if p < ALPHA:
@@ -103,13 +124,22 @@ def _equal(study: StudyResults, name: str) -> Iterator[str]:
 
 
 _TEXT: tuple[tuple[str, Kind] | Metric, ...] = (
-    *PLACE, ("Optimizer", "row"), ("minus", "text"), ("held-out documents", "number"), METRICS["loss"], P,
-    ("seeds", "number"), ("documents", "number"), METRICS["acc"], P,
-)  # fmt: skip
+    *PLACE,
+    ("Optimizer", "row"),
+    ("minus", "text"),
+    ("held-out documents", "number"),
+    METRICS["loss"],
+    P,
+    ("seeds", "number"),
+    ("documents", "number"),
+    METRICS["acc"],
+    P,
+)
 
 
 def _text_line(pair: Sequence[Placed]) -> list[str | Cell]:
-    """Return the line of two optimizers, given their rows of ``paired.csv``: of all seeds where there are several.
+    """Return the line of two optimizers, given their rows of ``paired.csv``: of all seeds where
+    there are several.
 
     Beside the loss stands at how many seeds it differs in the same direction as over all.
     """
@@ -117,9 +147,16 @@ def _text_line(pair: Sequence[Placed]) -> list[str | Cell]:
     seed = ALL_SEEDS if any(row["seed"] == ALL_SEEDS for row in rows) else first.row["seed"]
     shown = {(row["unit"], row["task"]): row for row in rows if row["seed"] == seed}
     loss = shown[HELD_OUT, METRICS["loss"].task]
-    of_seeds = [row["difference"] for row in rows if row["unit"] == HELD_OUT and row["seed"] != ALL_SEEDS]
+    of_seeds = [
+        row["difference"] for row in rows if row["unit"] == HELD_OUT and row["seed"] != ALL_SEEDS
+    ]
     agreeing = sum(difference * loss["difference"] > 0 for difference in of_seeds)
-    place = [first.group.tokens_label, first.group.model_label, first.label("optimizer"), first.label("reference")]
+    place = [
+        first.group.tokens_label,
+        first.group.model_label,
+        first.label("optimizer"),
+        first.label("reference"),
+    ]
     accuracy = _text_cells(shown.get((DOCUMENTS, AVERAGE)))
     return [*place, *_text_cells(loss), f"{agreeing} of {len(of_seeds)}", *accuracy]
 
@@ -132,11 +169,13 @@ def _same_text(material: Material) -> Iterator[Block]:
     yield Heading("The same text under two models")
     yield Text(
         Markup(
-            "Models of one seed are compared document by document, of held-out text and of the downstream tasks. Over "
-            'seeds, a document counts once, with its mean difference; "2 of 3" seeds have a difference of the loss in '
-            "the same direction. These <i>p</i> are two-sided. They say whether other text of the kind would show the "
-            "same difference between these very models, also where there is one seed; they do not say what other seeds "
-            'would show. Each task, each seed and what is missing: <a href="../paired.csv">paired.csv</a>.'
+            "Models of one seed are compared document by document, of held-out text and of the"
+            ' downstream tasks. Over seeds, a document counts once, with its mean difference; "2 of'
+            ' 3" seeds have a difference of the loss in the same direction. These <i>p</i> are'
+            " two-sided. They say whether other text of the kind would show the same difference"
+            " between these very models, also where there is one seed; they do not say what other"
+            " seeds would show. Each task, each seed and what is missing: <a"
+            ' href="../paired.csv">paired.csv</a>.'
         )
     )
     for name, table in material.study.tables.items():
@@ -162,7 +201,9 @@ def _ends(heading: str, of: str) -> Column[Placed]:
 
 
 def _significance(c: Placed) -> str:
-    return "not tested" if c.row["rule"] == compare.BETTER else "yes" if c.row["significant"] else "no"
+    return (
+        "not tested" if c.row["rule"] == compare.BETTER else "yes" if c.row["significant"] else "no"
+    )
 
 
 _NUMBERS: tuple[Column[Placed], ...] = (
@@ -191,31 +232,39 @@ _EQUIVALENCE: tuple[Column[Placed], ...] = (
     _p_column(", within the margin", "p_equivalence"),
     _p_column(", within the margin, paired", "p_equivalence_paired"),
 )
-"""Columns of a study with margins: two one-sided tests that a difference is smaller than the margin."""
+"""Columns of a study with margins: two one-sided tests that a difference is smaller than the
+margin."""
 
 
 _INTRODUCTION = Markup(
-    "In each block and metric, the optimizer with the best mean is compared with each other one. What is bold follows "
-    "{}; all else here is for information. P-values over seeds are one-sided, and the data choose their direction, as "
-    "in the paper: of two equal optimizers one comes out significantly better in 10 % of the cases. Corrected p-values "
-    "are two-sided, and corrected for all pairs of optimizers in all blocks and metrics of the table. Intervals are "
-    "two-sided, at 95 %. Numbers below 0.05 are set in a heavier type. The whole lists are "
-    '<a href="../tests.csv">tests.csv</a> and <a href="../paired.csv">paired.csv</a>.'
+    "In each block and metric, the optimizer with the best mean is compared with each other one."
+    " What is bold follows {}; all else here is for information. P-values over seeds are one-sided,"
+    " and the data choose their direction, as in the paper: of two equal optimizers one comes out"
+    " significantly better in 10 % of the cases. Corrected p-values are two-sided, and corrected"
+    " for all pairs of optimizers in all blocks and metrics of the table. Intervals are two-sided,"
+    " at 95 %. Numbers below 0.05 are set in a heavier type. The whole lists are <a"
+    ' href="../tests.csv">tests.csv</a> and <a href="../paired.csv">paired.csv</a>.'
 )
 
 
 def _shared_text(plan: Plan) -> Iterator[Block]:
-    """Warn of seeds that read the same text, against which no test over seeds is proof (training/order.py)."""
-    ranks = {cell.training.data_ranks for cell in plan.cells.values() if cell.training.data_order == "per_rank"}
+    """Warn of seeds that read the same text, against which no test over seeds is proof
+    (training/order.py)."""
+    ranks = {
+        cell.training.data_ranks
+        for cell in plan.cells.values()
+        if cell.training.data_order == "per_rank"
+    }
     seeds = sorted({cell.seed for cell in plan.cells.values()})
-    # Rank r draws with the seed seed + r, so two seeds share the streams of all ranks but as many as they differ by.
+    # Rank r draws with the seed seed + r, so two seeds share the streams of all ranks but as many
+    # as they differ by.
     gap = min((second - first for first, second in pairwise(seeds)), default=inf)
     shared = 1 - gap / max(ranks) if ranks else 0
     if shared > 0:
         yield Text(
-            f"Seeds of this study read the same text: two of them share {100 * shared:.0f} % of the windows of a step. "
-            "As far as the noise comes from the text, the spread over seeds is too small, and the tests find too many "
-            "differences."
+            f"Seeds of this study read the same text: two of them share {100 * shared:.0f} % of the"
+            " windows of a step. As far as the noise comes from the text, the spread over seeds is"
+            " too small, and the tests find too many differences."
         )
 
 
@@ -233,10 +282,14 @@ def _blocks(material: Material) -> Iterator[Block]:
         equal = [text for name in study.tables for text in _equal(study, name)]
         yield Heading("Equal within a margin")
         yield Text(
-            "Margins of the study are {}. Every two optimizers are tested alone, by two one-sided tests paired by "
-            "seed. {}".format(
+            "Margins of the study are {}. Every two optimizers are tested alone, by two one-sided"
+            " tests paired by seed. {}".format(
                 ", ".join(f"{margin:g} for {name}" for name, margin in margins.items()),
-                "All others are not shown to be equal." if equal else "No two are shown to be equal.",
+                (
+                    "All others are not shown to be equal."
+                    if equal
+                    else "No two are shown to be equal."
+                ),
             )
         )
         yield Items(equal)

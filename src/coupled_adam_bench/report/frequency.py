@@ -1,4 +1,5 @@
-"""The section "Rare tokens and long rows" of the report: loss and calibration by frequency band, logits, both Iso."""
+"""The section "Rare tokens and long rows" of the report: loss and calibration by frequency band,
+logits, both Iso."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +7,18 @@ from typing import Any
 
 from markupsafe import Markup
 
-from coupled_adam_bench.page.blocks import Block, Cell, Fold, Grid, Heading, Items, Kind, Text, listed, place_of
+from coupled_adam_bench.page.blocks import (
+    Block,
+    Cell,
+    Fold,
+    Grid,
+    Heading,
+    Items,
+    Kind,
+    Text,
+    listed,
+    place_of,
+)
 from coupled_adam_bench.page.formats import MISSING, fixed, with_interval
 from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group
@@ -16,28 +28,44 @@ from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, Band, Metric
 
 BAND_METRICS = {
-    band: tuple(METRICS[name] for name in (band.metric, band.calibration, band.pooled_calibration)) for band in BANDS
+    band: tuple(METRICS[name] for name in (band.metric, band.calibration, band.pooled_calibration))
+    for band in BANDS
 }
 MATRIX_METRICS = tuple(
-    METRICS[name] for name in ("logit_mean", "logit_sd", "logit_max", "log_z_squared", "isotropy", "isotropy_trimmed")
+    METRICS[name]
+    for name in (
+        "logit_mean",
+        "logit_sd",
+        "logit_max",
+        "log_z_squared",
+        "isotropy",
+        "isotropy_trimmed",
+    )
 )
 """The columns of the second table of a group."""
 
 
 def difference(study: StudyResults, group: Group, metric: Metric, key: str, reference: str) -> str:
-    """Return an optimizer's mean difference to the reference, seed by seed, with its interval if it has one."""
+    """Return an optimizer's mean difference to the reference, seed by seed, with its interval if it
+    has one."""
     by_seed = study.by_seed(group, metric)
     test = paired_test(by_seed[key], by_seed[reference], metric.larger_wins)
     if not math.isnan(test.difference):
         return with_interval(test.difference, test.low, test.high, metric.digits)
-    ours = [by_seed[key][seed] - by_seed[reference][seed] for seed in by_seed[key] if seed in by_seed[reference]]
+    ours = [
+        by_seed[key][seed] - by_seed[reference][seed]
+        for seed in by_seed[key]
+        if seed in by_seed[reference]
+    ]
     return fixed(ours[0], metric.digits) if len(ours) == 1 else MISSING
 
 
 def _values(study: StudyResults, group: Group, metrics: tuple[Metric, ...]) -> list[list[Cell]]:
     samples = [study.samples(group, metric) for metric in metrics]
     digits = [metric.digits for metric in metrics]
-    return aligned_cells([[*zip((of[key] for of in samples), digits, strict=True)] for key in group.cells])
+    return aligned_cells(
+        [[*zip((of[key] for of in samples), digits, strict=True)] for key in group.cells]
+    )
 
 
 def _bands(study: StudyResults, group: Group, label: str) -> Grid[Any]:
@@ -47,16 +75,23 @@ def _bands(study: StudyResults, group: Group, label: str) -> Grid[Any]:
         for key, values in zip(labels, _values(study, group, metrics), strict=True):
             lines.append([band.label, labels[key]])
             for metric, value in zip(metrics, values, strict=True):
-                lines[-1] += [value, "" if key == first else difference(study, group, metric, key, first)]
+                lines[-1] += [
+                    value,
+                    "" if key == first else difference(study, group, metric, key, first),
+                ]
         lines += _of_text(study, group, band, metrics)
     heads: list[tuple[str, Kind]] = [("Band", "rows"), ("Optimizer", "row")]
     for column in ("loss", "mean calibration", "pooled"):
         heads += [(column, "number"), (f"minus {labels[first]}", "number")]
-    caption = "Loss in nats per token and calibration by share of the training text, rarest tokens first"
+    caption = (
+        "Loss in nats per token and calibration by share of the training text, rarest tokens first"
+    )
     return Grid(f"Frequency bands, {label}", listed(*heads), lines, caption=caption)
 
 
-def _of_text(study: StudyResults, group: Group, band: Band, metrics: tuple[Metric, ...]) -> Iterator[list[str | Cell]]:
+def _of_text(
+    study: StudyResults, group: Group, band: Band, metrics: tuple[Metric, ...]
+) -> Iterator[list[str | Cell]]:
     """Yield the line of a model with the training text's own frequencies, if it was measured."""
     best = [study.best_in(group, metric) for metric in metrics]
     if any(best):
@@ -68,30 +103,36 @@ def _of_text(study: StudyResults, group: Group, band: Band, metrics: tuple[Metri
 
 def _matrix(study: StudyResults, group: Group, label: str) -> Grid[Any]:
     values = _values(study, group, MATRIX_METRICS)
-    lines = [[name, *cells] for name, cells in zip(group.optimizer_labels.values(), values, strict=True)]
+    lines = [
+        [name, *cells] for name, cells in zip(group.optimizer_labels.values(), values, strict=True)
+    ]
     caption = "Logits of held-out tokens, and isotropy with and without the longest 0.1 % of rows"
     columns = listed(("Optimizer", "row"), *MATRIX_METRICS)
     return Grid(f"Logits and isotropy, {label}", columns, lines, caption=caption)
 
 
 _INTRODUCTION = Markup(
-    "The mean loss hardly shows rare tokens. Here are loss and calibration by how frequent the predicted token is in "
-    "the training text. The mean calibration is that of log(<i>p</i>/<i>f</i>) over the tokens of a band that occur in "
-    "the held-out text: <i>p</i> is the mean probability of a token over all positions, and <i>f</i> its share of "
-    "them. Rare tokens are counted only where they occur, so it is below 0 for them in a perfect model too, and only "
-    "differences can be read. The pooled calibration takes a band as one token, with those that do not occur: below 0, "
-    "the model gives the band too little. What a model with exactly the training text's frequencies has stands below "
-    "the optimizers: it is not 0, since rare tokens of one text are rarer in another, and nearer to it is better. "
-    "Differences are to the first optimizer, seed by seed, with 95 % intervals by Student's <i>t</i>. All numbers are "
-    "over seeds on one held-out text. Other text would move the calibration of all optimizers alike, so their "
-    "differences are surer than the numbers."
+    "The mean loss hardly shows rare tokens. Here are loss and calibration by how frequent the"
+    " predicted token is in the training text. The mean calibration is that of"
+    " log(<i>p</i>/<i>f</i>) over the tokens of a band that occur in the held-out text: <i>p</i> is"
+    " the mean probability of a token over all positions, and <i>f</i> its share of them. Rare"
+    " tokens are counted only where they occur, so it is below 0 for them in a perfect model too,"
+    " and only differences can be read. The pooled calibration takes a band as one token, with"
+    " those that do not occur: below 0, the model gives the band too little. What a model with"
+    " exactly the training text's frequencies has stands below the optimizers: it is not 0, since"
+    " rare tokens of one text are rarer in another, and nearer to it is better. Differences are to"
+    " the first optimizer, seed by seed, with 95 % intervals by Student's <i>t</i>. All numbers are"
+    " over seeds on one held-out text. Other text would move the calibration of all optimizers"
+    " alike, so their differences are surer than the numbers."
 )
 
 
 def _blocks(material: Material) -> Iterator[Block]:
     study = material.study
     names = [metric.name for metrics in BAND_METRICS.values() for metric in metrics]
-    if not study.groups or not any((cell, name) in study.values for cell in study.plan.cells for name in names):
+    if not study.groups or not any(
+        (cell, name) in study.values for cell in study.plan.cells for name in names
+    ):
         return
     yield Text(_INTRODUCTION)
     for name, groups in study.groups.items():

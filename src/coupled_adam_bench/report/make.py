@@ -1,6 +1,8 @@
-"""The reporting of a study in one go: results, statistics, tables, figures, the record behind them, and the page.
+"""The reporting of a study in one go: results, statistics, tables, figures, the record behind them,
+and the page.
 
-All of it is made in a folder beside, and moved to its place at the end. So a report that fails leaves the last one.
+All of it is made in a folder beside, and moved to its place at the end. So a report that fails
+leaves the last one.
 """
 
 import base64
@@ -54,7 +56,11 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
 
     What is not evaluated yet is NaN if ``partial``, and ``ValueError`` otherwise.
     """
-    results = collect(plan, places.runs, partial) if places.results is None else read_results(places.results)
+    results = (
+        collect(plan, places.runs, partial)
+        if places.results is None
+        else read_results(places.results)
+    )
     write_csv(results, (places.out or places.study_dir) / "results.csv")
     layout = layout_of(plan)
     tests = compare(StudyResults(layout, results))
@@ -62,7 +68,8 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
 
 
 def _figure(path: Path) -> str:
-    """Return an SVG file as a data URI: its ids then cannot collide with those of the others on the page."""
+    """Return an SVG file as a data URI: its ids then cannot collide with those of the others on the
+    page."""
     try:
         svg = path.read_bytes()
     except FileNotFoundError:
@@ -70,31 +77,42 @@ def _figure(path: Path) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
 
 
-def write_page(out: Path, templates_dir: Path, template: str, figures: Mapping[str, Any], **variables: Any) -> None:
+def write_page(
+    out: Path, templates_dir: Path, template: str, figures: Mapping[str, Any], **variables: Any
+) -> None:
     """Write a page from one of the templates that extend page.html.j2.
 
-    ``figures`` are data URI and caption by name; ``variables`` has the ``sections``, each with its blocks.
+    ``figures`` are data URI and caption by name; ``variables`` has the ``sections``, each with its
+    blocks.
     """
     environment = html_environment(templates_dir)
     environment.filters["plural"] = plural
     environment.globals["figures"] = figures
-    environment.globals["render"] = lambda template, values: Markup(environment.get_template(template).render(**values))
+    environment.globals["render"] = lambda template, values: Markup(
+        environment.get_template(template).render(**values)
+    )
     environment.globals["show"] = environment.get_template("section.html.j2").module.show  # type: ignore[attr-defined]
     script = (templates_dir / "html" / "page.js").read_text(encoding="utf-8")
     script_hash = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = environment.get_template(template).render(script=script, script_hash=script_hash, **variables)
+    page = environment.get_template(template).render(
+        script=script, script_hash=script_hash, **variables
+    )
     write_text(out, page)
 
 
 def write_report(material: Material, templates_dir: Path) -> None:
-    """Write ``report/index.html`` from the material of a study, whose figures are in its folder ``out``."""
+    """Write ``report/index.html`` from the material of a study, whose figures are in its folder
+    ``out``."""
     plan, folder = material.plan, material.out
     shown = [(section, list(section.blocks(material))) for section in sections()]
     write_page(
         folder / "report" / "index.html",
         templates_dir,
         "report.html.j2",
-        {name: (_figure(folder / "figures" / f"{name}.svg"), text) for name, text in figures_of(plan).items()},
+        {
+            name: (_figure(folder / "figures" / f"{name}.svg"), text)
+            for name, text in figures_of(plan).items()
+        },
         plan=plan,
         generated=any(study.data.source.kind == "synthetic" for study in plan.studies.values()),
         manifest=material.manifest,
@@ -110,13 +128,14 @@ _BESIDE = ".report"
 def move_in(made: Path, study_dir: Path, is_whole: bool) -> None:
     """Move the files of a report from where they were ``made`` to their places, the manifest last.
 
-    A file there that somebody has edited is kept under another name. A ``whole`` report also takes away what belonged
-    to the one before and not to this one.
+    A file there that somebody has edited is kept under another name. A ``whole`` report also takes
+    away what belonged to the one before and not to this one.
     """
     before = made_before(study_dir)
     new = [path.relative_to(made).as_posix() for path in sorted(made.rglob("*")) if path.is_file()]
     obsolete = before.files.keys() - {*new} if is_whole else set()
-    # Until the manifest is in its place, some files are not those that it has: a start then makes the report anew.
+    # Until the manifest is in its place, some files are not those that it has: a start then makes
+    # the report anew.
     (study_dir / paths.REPORTED).unlink(missing_ok=True)
     for name in before.edited:
         place = study_dir / name
@@ -142,11 +161,14 @@ def report(
 ) -> None:
     """Write everything that shows a study's results, or ``only`` its tables or its figures.
 
-    ``made_for`` is a hash of what the results show, which the manifest notes. The figures are written with ``endings``.
-    The files come to their places when all are made: before that, and after an error, the last ones are there.
+    ``made_for`` is a hash of what the results show, which the manifest notes. The figures are
+    written with ``endings``. The files come to their places when all are made: before that, and
+    after an error, the last ones are there.
     """
     folder = places.study_dir
-    with folder_lock(folder, ".report.lock", f"{folder}: waits for the process that makes its report"):
+    with folder_lock(
+        folder, ".report.lock", f"{folder}: waits for the process that makes its report"
+    ):
         made = folder / _BESIDE
         remove(made)  # of a process that was killed
         made.mkdir()
@@ -158,7 +180,12 @@ def report(
 
 
 def _make(
-    plan: Plan, places: Places, only: Only | None, partial: bool, made_for: str, endings: Collection[str]
+    plan: Plan,
+    places: Places,
+    only: Only | None,
+    partial: bool,
+    made_for: str,
+    endings: Collection[str],
 ) -> None:
     material = material_of(plan, places, partial)
     for statistic in statistics_of(plan) if only != "tables" else [TESTS]:

@@ -1,6 +1,7 @@
 """Writes ``manifest.json``, the record of the code, the data and the runs behind a study's numbers.
 
-It has the checksums of the files that show them. Each start of the workflow compares these, so this module is light.
+It has the checksums of the files that show them. Each start of the workflow compares these, so this
+module is light.
 """
 
 import importlib.metadata
@@ -27,9 +28,13 @@ _SEAL = "seal"
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed requirements of this package, development tools left out."""
+    """Return the versions of Python and of the installed requirements of this package, development
+    tools left out."""
     versions = {"python": platform.python_version()}
-    for requirement in ["coupled-adam-bench", *(importlib.metadata.requires("coupled-adam-bench") or [])]:
+    for requirement in [
+        "coupled-adam-bench",
+        *(importlib.metadata.requires("coupled-adam-bench") or []),
+    ]:
         match = re.match(r"[A-Za-z0-9._-]+", requirement)
         assert match is not None
         if "extra == 'dev'" not in requirement.replace('"', "'"):
@@ -41,23 +46,35 @@ def _versions() -> dict[str, str]:
 
 
 def protocol_versions() -> dict[str, int]:
-    """Return the version of each part of the mathematics: data, training, statistics and the stages of evaluation."""
-    found: dict[str, int] = {name.lower(): value for name, value in vars(versions).items() if name.isupper()}
+    """Return the version of each part of the mathematics: data, training, statistics and the stages
+    of evaluation."""
+    found: dict[str, int] = {
+        name.lower(): value for name, value in vars(versions).items() if name.isupper()
+    }
     return found | {stage.name: stage.version for stage in STAGES.values()}
 
 
 def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
     identity = {
-        "cell": cell.id, "model": cell.model.name, "n_params": cell.n_params, "n_tokens": cell.n_tokens,
-        "optimizer": cell.optimizer.key, "seed": cell.seed, "steps": cell.steps,
-    }  # fmt: skip
+        "cell": cell.id,
+        "model": cell.model.name,
+        "n_params": cell.n_params,
+        "n_tokens": cell.n_tokens,
+        "optimizer": cell.optimizer.key,
+        "seed": cell.seed,
+        "steps": cell.steps,
+    }
     record = ("status", "reason", "step", "model_sha256", "data_sha256", "train", "environment")
     path = paths.RunFiles(folder).record
     if not path.is_file():
         return {
-            **identity, **dict.fromkeys(record), "status": "not trained", "reason": f"no {path.name}", "train": {},
+            **identity,
+            **dict.fromkeys(record),
+            "status": "not trained",
+            "reason": f"no {path.name}",
+            "train": {},
             "environment": {},
-        }  # fmt: skip
+        }
     run = read_run(path)
     try:
         return {**identity, **{name: run[name] for name in record}}
@@ -69,18 +86,24 @@ def _data(data_id: str, meta: Path) -> dict[str, Any]:
     return {"id": data_id, "meta": read_sealed(meta) if meta.is_file() else None}
 
 
-def manifest_of(plan: Plan, study_dir: Path, results_root: Path = paths.RESULTS, made_for: str = "") -> dict[str, Any]:
+def manifest_of(
+    plan: Plan, study_dir: Path, results_root: Path = paths.RESULTS, made_for: str = ""
+) -> dict[str, Any]:
     """Return the manifest of a study before its files are made.
 
-    ``results_root`` is the folder of ``runs`` and ``data``. Runs and data that are not there are noted as such.
-    ``made_for`` is a hash of what the results show. ``ValueError`` for the damaged record of a run.
+    ``results_root`` is the folder of ``runs`` and ``data``. Runs and data that are not there are
+    noted as such. ``made_for`` is a hash of what the results show. ``ValueError`` for the damaged
+    record of a run.
     """
     manifest = {
         "study": plan.name,
         "title": plan.title,
         "made_for": made_for,
         # No path changes a number.
-        "studies": [study.model_dump(mode="json", exclude={"paths", "stated"}) for study in plan.studies.values()],
+        "studies": [
+            study.model_dump(mode="json", exclude={"paths", "stated"})
+            for study in plan.studies.values()
+        ],
         "stated": None
         if plan.stated is None
         else {**plan.stated.model_dump(mode="json"), "seen": read_record(study_dir)},
@@ -89,8 +112,13 @@ def manifest_of(plan: Plan, study_dir: Path, results_root: Path = paths.RESULTS,
         "packages": _versions(),
         "platform": platform.platform(),
         "sha256": {},
-        "data": [_data(data_id, paths.data_dir(data_id, results_root) / "meta.json") for data_id in plan.data_ids],
-        "cells": [_cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.cells.values()],
+        "data": [
+            _data(data_id, paths.data_dir(data_id, results_root) / "meta.json")
+            for data_id in plan.data_ids
+        ],
+        "cells": [
+            _cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.cells.values()
+        ],
     }
     if plan.tuning_cells:
         manifest["tuning_cells"] = [
@@ -106,7 +134,8 @@ def _shown(folder: Path) -> dict[str, Path]:
 
 
 def write_manifest(manifest: dict[str, Any], folder: Path) -> None:
-    """Write ``manifest.json`` into the folder of the files that were made, with their checksums and its own."""
+    """Write ``manifest.json`` into the folder of the files that were made, with their checksums and
+    its own."""
     checksums = {name: sha256_file(path) for name, path in _shown(folder).items()}
     manifest = {**manifest, "sha256": checksums}
     write_json(folder / paths.MANIFEST, {**manifest, _SEAL: seal({"manifest": manifest})})
@@ -116,8 +145,8 @@ def write_manifest(manifest: dict[str, Any], folder: Path) -> None:
 class MadeBefore:
     """What a manifest says of the files in its folder.
 
-    ``files`` has its files that are there, by name. ``edited`` names those that are not as they were written; the
-    manifest itself may be one.
+    ``files`` has its files that are there, by name. ``edited`` names those that are not as they
+    were written; the manifest itself may be one.
     """
 
     made_for: str | None = None

@@ -1,7 +1,8 @@
 r"""Tables as LaTeX, HTML, Markdown and CSV.
 
-Both environments escape every variable by default; the only text that is not escaped are the symbols of
-``catalog/metrics.py``. LaTeX templates write ``((( variable )))``, ``((* block *))`` and ``((# comment #))``.
+Both environments escape every variable by default; the only text that is not escaped are the
+symbols of ``catalog/metrics.py``. LaTeX templates write ``((( variable )))``, ``((* block *))`` and
+``((# comment #))``.
 """
 
 import html
@@ -43,7 +44,11 @@ def latex_environment(templates_dir: Path) -> Environment:
 
     def finalize(value: Any) -> Any:
         # Undefined passes, for jinja2 to raise.
-        return latex_escape(value) if isinstance(value, str) and not isinstance(value, _Latex) else value
+        return (
+            latex_escape(value)
+            if isinstance(value, str) and not isinstance(value, _Latex)
+            else value
+        )
 
     environment = _environment(
         templates_dir / "latex",
@@ -67,7 +72,8 @@ def html_environment(templates_dir: Path) -> Environment:
 
 _UNITS_OF_INCH = {"in": 1.0, "cm": 2.54, "mm": 25.4, "pt": 72.27}
 _COLUMN_INCHES = 3.5
-"""A table of at most this width floats in one column: columns of two have 3.0 to 3.5 in (ACL 3.03, IEEE 3.5)."""
+"""A table of at most this width floats in one column: columns of two have 3.0 to 3.5 in (ACL 3.03,
+IEEE 3.5)."""
 
 
 def _float(table: Table) -> tuple[str, str]:
@@ -90,7 +96,8 @@ def render_latex(table: PrintedTable, templates_dir: Path) -> str:
 
 
 def render_tabular(table: PrintedTable, templates_dir: Path) -> str:
-    """Return the rows of a table for a float and a caption of one's own: the same as in the float."""
+    """Return the rows of a table for a float and a caption of one's own: the same as in the
+    float."""
     return latex_environment(templates_dir).get_template("tabular.tex.j2").render(table=table)
 
 
@@ -109,7 +116,8 @@ _MARKED = re.compile(r"[\\`*_\[\]#|~$]|[&<>@]|\s+")
 
 
 def markdown_escape(text: str) -> str:
-    """Return plain text as Markdown that shows it, in a cell of a table too: no link, mention, formula or tag."""
+    """Return plain text as Markdown that shows it, in a cell of a table too: no link, mention,
+    formula or tag."""
 
     def escaped(match: re.Match[str]) -> str:
         found = match[0]
@@ -119,7 +127,8 @@ def markdown_escape(text: str) -> str:
 
 
 def _symbol(metric: Metric) -> str:
-    """Return the symbol of a metric, which is HTML, in Markdown: what stands below a letter stands behind it."""
+    """Return the symbol of a metric, which is HTML, in Markdown: what stands below a letter stands
+    behind it."""
     text = re.sub(r"<sub>(.*?)</sub>", r" (\1)", metric.html.replace("<sup>r</sup>", "ʳ"))
     parts = re.split(r"</?i>", text)
     return "*".join(markdown_escape(html.unescape(part)) for part in parts)
@@ -136,7 +145,10 @@ def markdown(table: PrintedTable) -> str:
     lines = [
         ["*D*", "*N*", "Optimizer", *map(" ".join, zip(symbols, arrows, strict=True))],
         ["---", "---", "---", *("---:" for _ in table.columns)],
-        *([*map(markdown_escape, (row.tokens, row.size, row.label)), *map(_cell, row.cells)] for row in table.rows),
+        *(
+            [*map(markdown_escape, (row.tokens, row.size, row.label)), *map(_cell, row.cells)]
+            for row in table.rows
+        ),
     ]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     notes = "".join(f"\n- {markdown_escape(note)}" for note in table.notes)
@@ -144,21 +156,33 @@ def markdown(table: PrintedTable) -> str:
 
 
 def numbers(table: PrintedTable) -> DataFrame:
-    """Return a table's rows with the unrounded ``mean`` and ``sd``, ``n`` and ``bold`` of each metric.
+    """Return a table's rows with the unrounded ``mean`` and ``sd``, ``n`` and ``bold`` of each
+    metric.
 
     ``n`` is the number of finite values; the mean of a row that lacks a seed is NaN, as in print.
     """
     columns: dict[str, type] = {
-        "D": str, "N": str, "optimizer": str, "n_tokens": int, "n_params": int, "optimizer_key": str,
-    }  # fmt: skip
+        "D": str,
+        "N": str,
+        "optimizer": str,
+        "n_tokens": int,
+        "n_params": int,
+        "optimizer_key": str,
+    }
     kinds: dict[str, type] = {"mean": float, "sd": float, "n": int, "bold": bool}
-    columns |= {f"{metric.name}.{name}": kind for metric in table.columns for name, kind in kinds.items()}
+    columns |= {
+        f"{metric.name}.{name}": kind for metric in table.columns for name, kind in kinds.items()
+    }
     records = []
     for row in table.rows:
         record: dict[str, Any] = {
-            "D": row.tokens, "N": row.size, "optimizer": row.label, "n_tokens": row.n_tokens, "n_params": row.n_params,
+            "D": row.tokens,
+            "N": row.size,
+            "optimizer": row.label,
+            "n_tokens": row.n_tokens,
+            "n_params": row.n_params,
             "optimizer_key": row.optimizer,
-        }  # fmt: skip
+        }
         for metric, value in zip(table.columns, row.cells, strict=True):
             sample = summarize(value.values)
             found = {"mean": sample.mean, "sd": sample.sd, "n": sample.n, "bold": value.bold}
@@ -168,7 +192,8 @@ def numbers(table: PrintedTable) -> DataFrame:
 
 
 def write_tables(study: StudyResults, out_dir: Path, templates_dir: Path) -> None:
-    """Write every table that the study defines in each format of ``TABLE_ENDINGS``, and its settings in LaTeX."""
+    """Write every table that the study defines in each format of ``TABLE_ENDINGS``, and its
+    settings in LaTeX."""
     for table in build_tables(study):
         write_text(out_dir / f"{table.name}.tex", render_latex(table, templates_dir))
         write_text(out_dir / f"{table.name}.tabular.tex", render_tabular(table, templates_dir))

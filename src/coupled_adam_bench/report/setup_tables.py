@@ -1,4 +1,5 @@
-"""Tables of a study's models and training settings, the counterparts of the paper's Tables 5 and 6."""
+"""Tables of a study's models and training settings, the counterparts of the paper's Tables 5 and
+6."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ _CORE = {
 
 @dataclass(frozen=True)
 class SetupTable:
-    """A table of settings as plain text; the first column names the rows, and ``is_text`` tells text from numbers."""
+    """A table of settings as plain text; the first column names the rows, and ``is_text`` tells
+    text from numbers."""
 
     name: str
     title: str
@@ -71,7 +73,12 @@ def _seeds(study: Study) -> str:
 
 
 def _own_optimizers(study: Study) -> str:
-    used = [entry for block in study.grid for optimizer in block.optimizers for entry in optimizer.entries.values()]
+    used = [
+        entry
+        for block in study.grid
+        for optimizer in block.optimizers
+        for entry in optimizer.entries.values()
+    ]
     own = [entry for entry in used if isinstance(entry, CustomSettings)]
     return "; ".join(dict.fromkeys(f"{one.label} ({one.code_name})" for one in own))
 
@@ -96,23 +103,37 @@ _SETTINGS: dict[str, Callable[[Study], str]] = {
     "seeds": _seeds,
     "protocol": lambda study: study.protocol_label,
 }
-"""The rows of the table of training settings, each with its value in a study; that of own optimizers if there are."""
+"""The rows of the table of training settings, each with its value in a study; that of own
+optimizers if there are."""
 
 
 def _training(plan: Plan) -> SetupTable:
     studies: dict[tuple[str, ...], list[str]] = {}
     for study in plan.studies.values():
-        studies.setdefault(tuple(value(study) for value in _SETTINGS.values()), []).append(study.name)
+        studies.setdefault(tuple(value(study) for value in _SETTINGS.values()), []).append(
+            study.name
+        )
     values = ["value"] if len(studies) == 1 else [", ".join(names) for names in studies.values()]
-    rows = tuple(row for row in zip(_SETTINGS, *studies, strict=True) if row[0] != _OWN or any(row[1:]))
+    rows = tuple(
+        row for row in zip(_SETTINGS, *studies, strict=True) if row[0] != _OWN or any(row[1:])
+    )
     return SetupTable(
-        SETUP_TABLES[1], "Training settings", plan.title or plan.name, plan.name, ("setting", *values), rows, True
+        SETUP_TABLES[1],
+        "Training settings",
+        plan.title or plan.name,
+        plan.name,
+        ("setting", *values),
+        rows,
+        True,
     )
 
 
 def _peak(model: Model, study: Study) -> str:
-    """Return the peak learning rate of a model, and whether a trial chooses another for some of its cells."""
-    tunes = [block.tune for block in study.grid if block.tune is not None and model.name in block.models]
+    """Return the peak learning rate of a model, and whether a trial chooses another for some of its
+    cells."""
+    tunes = [
+        block.tune for block in study.grid if block.tune is not None and model.name in block.models
+    ]
     tuned = any(LEARNING_RATE in grid for tune in tunes for grid in tune.grids.values())
     return f"{model.learning_rate:g}, or tuned" if tuned else f"{model.learning_rate:g}"
 
@@ -133,7 +154,17 @@ def _model_row(model: Model, study: Study) -> tuple[str, ...]:
 
 
 def _models(plan: Plan) -> SetupTable:
-    header = ("N", "parameters", "layers", "heads", "width", "MLP width", "peak learning rate", "head", "architecture")
+    header = (
+        "N",
+        "parameters",
+        "layers",
+        "heads",
+        "width",
+        "MLP width",
+        "peak learning rate",
+        "head",
+        "architecture",
+    )
     used = {(planned.study.name, name) for planned in plan.blocks for name in planned.block.models}
     rows = dict.fromkeys(
         _model_row(model, study)
@@ -144,9 +175,12 @@ def _models(plan: Plan) -> SetupTable:
     kinds = {model.architecture for study in plan.studies.values() for model in study.models}
     what = "; ".join(family.title for name, family in ARCHITECTURES.items() if name in kinds)
     title = f"Models ({what})"
-    return SetupTable(SETUP_TABLES[0], title, plan.title or plan.name, plan.name, header, tuple(rows), False)
+    return SetupTable(
+        SETUP_TABLES[0], title, plan.title or plan.name, plan.name, header, tuple(rows), False
+    )
 
 
 def setup_tables(plan: Plan) -> tuple[SetupTable, SetupTable]:
-    """Return the tables of models and of training settings, whose columns are studies that train alike."""
+    """Return the tables of models and of training settings, whose columns are studies that train
+    alike."""
     return _models(plan), _training(plan)

@@ -6,7 +6,14 @@ from itertools import groupby
 from math import isnan, nan
 
 from coupled_adam_bench.page.blocks import Cell
-from coupled_adam_bench.page.formats import MISSING, Shorthand, fixed, paddings, shorthand, significant
+from coupled_adam_bench.page.formats import (
+    MISSING,
+    Shorthand,
+    fixed,
+    paddings,
+    shorthand,
+    significant,
+)
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
@@ -44,17 +51,22 @@ class Value:
 
     @property
     def exact(self) -> str:
-        """The mean, the standard deviation and the values of the seeds in more digits, for who wants to see them."""
+        """The mean, the standard deviation and the values of the seeds in more digits, for who
+        wants to see them."""
         sample = summarize(self.values)
         seeds = ", ".join(significant(value, 6) for value in self.values)
         if len(self.values) < 2:
             return seeds
-        return f"mean {significant(sample.mean, 6)}, standard deviation {significant(sample.sd)}, seeds: {seeds}"
+        return (
+            f"mean {significant(sample.mean, 6)}, standard deviation {significant(sample.sd)},"
+            f" seeds: {seeds}"
+        )
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line: tokens, size and optimizer as they are printed and as what they are, and the value in every column."""
+    """A line: tokens, size and optimizer as they are printed and as what they are, and the value in
+    every column."""
 
     tokens: str
     size: str
@@ -67,7 +79,8 @@ class Row:
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """A table whose text is plain; each renderer escapes it. ``declaration`` says what it fits into on paper."""
+    """A table whose text is plain; each renderer escapes it. ``declaration`` says what it fits into
+    on paper."""
 
     declaration: Table
     name: str
@@ -91,20 +104,27 @@ def aligned(rows: Sequence[Sequence[Value]]) -> list[tuple[Value, ...]]:
     """Return the rows of a table with the padding that aligns each column."""
     columns = [paddings([value.number for value in column]) for column in zip(*rows, strict=True)]
     return [
-        tuple(replace(value, padding=column[index]) for value, column in zip(row, columns, strict=True))
+        tuple(
+            replace(value, padding=column[index])
+            for value, column in zip(row, columns, strict=True)
+        )
         for index, row in enumerate(rows)
     ]
 
 
 def aligned_cells(rows: Sequence[Sequence[tuple[Sequence[float], int]]]) -> list[list[Cell]]:
-    """Return the cells of samples over seeds, each with its digits: means with standard deviations, aligned."""
-    values = aligned([[Value(shorthand(summarize(sample), digits)) for sample, digits in row] for row in rows])
+    """Return the cells of samples over seeds, each with its digits: means with standard deviations,
+    aligned."""
+    values = aligned(
+        [[Value(shorthand(summarize(sample), digits)) for sample, digits in row] for row in rows]
+    )
     return [[Cell(value.text, padding=value.padding) for value in row] for row in values]
 
 
 MEANS_NOTE = (
-    "Mean and sample standard deviation over seeds: 0.123 (4) means 0.123 ± 0.004. Where a value is missing (-), at "
-    "least one seed has none: its run diverged, lacks an evaluation, or has an undefined metric."
+    "Mean and sample standard deviation over seeds: 0.123 (4) means 0.123 ± 0.004. Where a value is"
+    " missing (-), at least one seed has none: its run diverged, lacks an evaluation, or has an"
+    " undefined metric."
 )
 
 
@@ -119,7 +139,9 @@ def _values(study: StudyResults, group: Group, key: str) -> tuple[Value, ...]:
 
 
 def _caption(plan: Plan, groups: tuple[Group, ...]) -> str:
-    labels = list(dict.fromkeys(label for group in groups for label in group.optimizer_labels.values()))
+    labels = list(
+        dict.fromkeys(label for group in groups for label in group.optimizer_labels.values())
+    )
     what = " and ".join(labels) if len(labels) == 2 else "Embedding optimizers"
     return f"{what} at D training tokens and N parameters. Study: {plan.title or plan.name}."
 
@@ -150,11 +172,14 @@ def _missing_notes(study: StudyResults, name: str, shown: list[Value]) -> list[s
         for sample in study.samples(group, metric).values()
     ]
     note = (
-        f"Missing ({MISSING}): {missing} of {len(shown)} values, where runs diverged, lack an evaluation or have an "
-        "undefined metric; tests.csv has the reasons."
+        f"Missing ({MISSING}): {missing} of {len(shown)} values, where runs diverged, lack an"
+        " evaluation or have an undefined metric; tests.csv has the reasons."
     )
     if any(0 < summarize(sample).n < len(sample) for sample in samples):
-        note += " Where an optimizer lacks only some of its seeds, nothing in that column of its block is bold."
+        note += (
+            " Where an optimizer lacks only some of its seeds, nothing in that column of its block"
+            " is bold."
+        )
     return [note]
 
 
@@ -163,16 +188,24 @@ def _held_out_notes(study: StudyResults, name: str) -> list[str]:
     if all(metric.stage != "test_loss" for metric in study.columns(name)):
         return []
     values = study.values_of(dict.fromkeys(HELD_OUT_SIZES, "test"))
-    ids = [cell.id for group in study.groups[name] for cells in group.cells.values() for cell in cells]
+    ids = [
+        cell.id for group in study.groups[name] for cells in group.cells.values() for cell in cells
+    ]
     tokens, documents = (
-        [value for cell in ids if not isnan(value := values.get((cell, size), nan))] for size in HELD_OUT_SIZES
+        [value for cell in ids if not isnan(value := values.get((cell, size), nan))]
+        for size in HELD_OUT_SIZES
     )
     if not documents:
         return []
     n_tokens, n_documents = (
-        " to ".join(f"{value:,.0f}" for value in sorted({min(found), max(found)})) for found in (tokens, documents)
+        " to ".join(f"{value:,.0f}" for value in sorted({min(found), max(found)}))
+        for found in (tokens, documents)
     )
-    few = ", which are few: other text may give another loss (paired.csv)" if min(documents) < FEW_DOCUMENTS else ""
+    few = (
+        ", which are few: other text may give another loss (paired.csv)"
+        if min(documents) < FEW_DOCUMENTS
+        else ""
+    )
     return [f"Losses are over {n_tokens} tokens of {n_documents} held-out documents{few}."]
 
 
@@ -182,13 +215,27 @@ def _best_notes(study: StudyResults, name: str) -> list[str]:
     for metric in study.columns(name):
         if metric.best_at is None:
             continue
-        found = sorted({best for group in study.groups[name] for best in study.best_in(group, metric)})
+        found = sorted(
+            {best for group in study.groups[name] for best in study.best_in(group, metric)}
+        )
         if found:
-            place = " to ".join(dict.fromkeys(fixed(best, metric.digits) for best in (found[0], found[-1])))
-            whose = ", what the training text's own frequencies have," if isinstance(metric.best_at, str) else ""
-            notes.append(f"{metric.description.capitalize()}: best at {place}{whose} and compared by the distance.")
+            place = " to ".join(
+                dict.fromkeys(fixed(best, metric.digits) for best in (found[0], found[-1]))
+            )
+            whose = (
+                ", what the training text's own frequencies have,"
+                if isinstance(metric.best_at, str)
+                else ""
+            )
+            notes.append(
+                f"{metric.description.capitalize()}: best at {place}{whose} and compared by the"
+                " distance."
+            )
         else:
-            notes.append(f"{metric.description.capitalize()}: what is best was not measured, so nothing is bold.")
+            notes.append(
+                f"{metric.description.capitalize()}: what is best was not measured, so nothing is"
+                " bold."
+            )
     return notes
 
 
@@ -203,7 +250,10 @@ def _edge_notes(study: StudyResults, name: str) -> list[str]:
                 for text, end in edges_of(tuning, chosen_settings(tuning, cell)):
                     found.append(f"{cell.optimizer.label}{place} ({text}, the {end})")
     return (
-        [f"Warning: chosen at the edge of what was tried, beyond which better settings may lie: {', '.join(found)}."]
+        [
+            "Warning: chosen at the edge of what was tried, beyond which better settings may lie:"
+            f" {', '.join(found)}."
+        ]
         if found
         else []
     )
@@ -214,7 +264,15 @@ def _build(study: StudyResults, declaration: Table) -> PrintedTable:
     groups = study.groups[name]
     values = iter(aligned([_values(study, group, key) for group in groups for key in group.cells]))
     rows = tuple(
-        Row(group.tokens_label, group.model_label, label, group.n_tokens, group.setup.n_params, key, next(values))
+        Row(
+            group.tokens_label,
+            group.model_label,
+            label,
+            group.n_tokens,
+            group.setup.n_params,
+            key,
+            next(values),
+        )
         for group in groups
         for key, label in group.optimizer_labels.items()
     )
@@ -228,7 +286,9 @@ def _build(study: StudyResults, declaration: Table) -> PrintedTable:
         f"Protocol: {plan.protocol_label}.",
     )
     caption = _caption(plan, groups)
-    return PrintedTable(declaration, name, declaration.title, plan.name, caption, study.columns(name), rows, notes)
+    return PrintedTable(
+        declaration, name, declaration.title, plan.name, caption, study.columns(name), rows, notes
+    )
 
 
 def build_tables(study: StudyResults) -> tuple[PrintedTable, ...]:

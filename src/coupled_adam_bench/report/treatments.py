@@ -39,25 +39,37 @@ TREATMENTS = {
 
 
 _WAYS = Markup(
-    "An embedding can also be changed after training: minus its mean (Biś et al. 2021), which can be scaled with each "
-    "norm (the same), or by all-but-the-top, minus its mean and its largest principal components (Mu &amp; Viswanath "
-    "2018): a hundredth of the width of them, at least one, or two. The question to these rows: does Adam with one of "
-    "them reach what Coupled Adam has as trained? Weight decay of the embedding, another way, is an optimizer of its "
-    "own in the studies that compare it."
+    "An embedding can also be changed after training: minus its mean (Biś et al. 2021), which can"
+    " be scaled with each norm (the same), or by all-but-the-top, minus its mean and its largest"
+    " principal components (Mu &amp; Viswanath 2018): a hundredth of the width of them, at least"
+    " one, or two. The question to these rows: does Adam with one of them reach what Coupled Adam"
+    " has as trained? Weight decay of the embedding, another way, is an optimizer of its own in the"
+    " studies that compare it."
 )
 _NOT_TESTED = Markup(
-    "These rows are not part of the paper's tables. Nothing here is tested, and nothing is bold. The treatments change "
-    "a copy of the embedding; loss and accuracy with it were not measured. They take away much of what lowers {} by "
-    "their definition, so that a high value after them says little about training."
+    "These rows are not part of the paper's tables. Nothing here is tested, and nothing is bold."
+    " The treatments change a copy of the embedding; loss and accuracy with it were not measured."
+    " They take away much of what lowers {} by their definition, so that a high value after them"
+    " says little about training."
 )
 
 
 def _treated(group: Group, values: Mapping[str, Values], title: str) -> Grid[Any]:
-    names = [(label, key, treatment) for key, label in group.optimizer_labels.items() for treatment in values]
+    names = [
+        (label, key, treatment)
+        for key, label in group.optimizer_labels.items()
+        for treatment in values
+    ]
     cells = aligned_cells(
-        [[(group.samples(values[treatment], m)[key], m.digits) for m in SHOWN] for _, key, treatment in names]
+        [
+            [(group.samples(values[treatment], m)[key], m.digits) for m in SHOWN]
+            for _, key, treatment in names
+        ]
     )
-    lines = [[label, treatment, *of_row] for (label, _, treatment), of_row in zip(names, cells, strict=True)]
+    lines = [
+        [label, treatment, *of_row]
+        for (label, _, treatment), of_row in zip(names, cells, strict=True)
+    ]
     columns = listed(("Optimizer", "rows"), ("Embedding", "row"), *SHOWN)
     label = f"Other ways to isotropy, {title}, D = {group.tokens_label}, N = {group.model_label}"
     return Grid(label, columns, lines, caption=place_of(group))
@@ -65,7 +77,10 @@ def _treated(group: Group, values: Mapping[str, Values], title: str) -> Grid[Any
 
 def _variants(material: Material) -> Iterator[Block]:
     study = material.study
-    treated = {label: study.values_of({metric.name: task for metric in SHOWN}) for task, label in TREATMENTS.items()}
+    treated = {
+        label: study.values_of({metric.name: task for metric in SHOWN})
+        for task, label in TREATMENTS.items()
+    }
     if not any(treated.values()):
         return
     yield Text(_WAYS)
@@ -73,7 +88,9 @@ def _variants(material: Material) -> Iterator[Block]:
     for name, groups in study.groups.items():
         title = study.tables[name].title
         yield Heading(f"At the sizes of {title}")
-        yield Beside([_treated(group, {"as trained": study.values} | treated, title) for group in groups])
+        yield Beside(
+            [_treated(group, {"as trained": study.values} | treated, title) for group in groups]
+        )
     yield Items([MEANS_NOTE], small=True)
 
 
@@ -86,21 +103,30 @@ CORRELATIONS = {
 }
 """The columns of word similarity: the ending of the task and the metric of each."""
 _LISTS_OF_PAIRS = Markup(
-    "Each set is a list of word pairs with human ratings. A pair is kept if both words are single tokens, so its "
-    "coverage depends on the tokenizer. The columns of pieces take the mean embedding of a word's tokens instead, and "
-    "are no part of the paper's <i>r̄</i>. The cells that a table compares have the same tokenizer, and so the same "
-    "pairs. results.csv also has the 95 % interval of each correlation over the pairs (percentiles of 1,000 resamples)."
+    "Each set is a list of word pairs with human ratings. A pair is kept if both words are single"
+    " tokens, so its coverage depends on the tokenizer. The columns of pieces take the mean"
+    " embedding of a word's tokens instead, and are no part of the paper's <i>r̄</i>. The cells"
+    " that a table compares have the same tokenizer, and so the same pairs. results.csv also has"
+    " the 95 % interval of each correlation over the pairs (percentiles of 1,000 resamples)."
 )
 _SETS: tuple[tuple[str, Kind], ...] = (
-    ("Optimizer", "rows"), ("Set", "row"), ("pairs", "number"), ("coverage", "number"), ("with pieces", "number"),
+    ("Optimizer", "rows"),
+    ("Set", "row"),
+    ("pairs", "number"),
+    ("coverage", "number"),
+    ("with pieces", "number"),
     *((name, "number") for name in CORRELATIONS),
-)  # fmt: skip
+)
 
 
-def _similarities(group: Group, values: Mapping[tuple[str, str, str], float], title: str) -> Grid[Any]:
+def _similarities(
+    group: Group, values: Mapping[tuple[str, str, str], float], title: str
+) -> Grid[Any]:
     ids = {key: [cell.id for cell in cells] for key, cells in group.cells.items()}
     every = {cell for cells in ids.values() for cell in cells}
-    tasks = dict.fromkeys(task for cell, task, metric in values if metric == "coverage" and cell in every)
+    tasks = dict.fromkeys(
+        task for cell, task, metric in values if metric == "coverage" and cell in every
+    )
     names = [(key, task) for key in ids for task in tasks if not task.endswith(SUBWORDS)]
 
     def sample(key: str, task: str, metric: str) -> list[float]:
@@ -108,10 +134,16 @@ def _similarities(group: Group, values: Mapping[tuple[str, str, str], float], ti
 
     def shared(key: str, task: str, metric: str, form: str) -> str:
         """Return a value that all cells share, from the first that has it."""
-        return next((format(value, form) for value in sample(key, task, metric) if not math.isnan(value)), MISSING)
+        return next(
+            (format(value, form) for value in sample(key, task, metric) if not math.isnan(value)),
+            MISSING,
+        )
 
     correlations = aligned_cells(
-        [[(sample(key, task + ending, metric), 2) for ending, metric in CORRELATIONS.values()] for key, task in names]
+        [
+            [(sample(key, task + ending, metric), 2) for ending, metric in CORRELATIONS.values()]
+            for key, task in names
+        ]
     )
     lines: list[list[str | Cell]] = []
     for (key, task), cells in zip(names, correlations, strict=True):
@@ -127,7 +159,9 @@ def _word_similarity(material: Material) -> Iterator[Block]:
     shown: dict[str, Sequence[Block]] = {}
     for name, groups in study.groups.items():
         title = study.tables[name].title
-        if grids := [grid for group in groups if (grid := _similarities(group, study.measured, title)).rows]:
+        if grids := [
+            grid for group in groups if (grid := _similarities(group, study.measured, title)).rows
+        ]:
             shown[title] = grids
     if shown:
         yield Text(_LISTS_OF_PAIRS)

@@ -19,7 +19,8 @@ from coupled_adam_bench.study.tuning import Candidate, Tuning
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate with the validation loss of each of its cells, NaN with a reason for one that has none."""
+    """A candidate with the validation loss of each of its cells, NaN with a reason for one that has
+    none."""
 
     candidate: Candidate
     losses: tuple[float, ...]
@@ -48,34 +49,47 @@ def read_losses(tuning: Tuning, runs: Path = paths.RUNS) -> list[Tried]:
 
 
 def tried_of(tuning: Tuning, table: DataFrame) -> list[Tried]:
-    """Return the candidates with the losses and reasons that ``tuning.csv`` has; ``KeyError`` for one it has not."""
+    """Return the candidates with the losses and reasons that ``tuning.csv`` has; ``KeyError`` for
+    one it has not."""
     rows = table[table["tuning"] == tuning.id].set_index("cell")
     tried = []
     for candidate in tuning.candidates:
         found = rows.loc[[cell.id for cell in candidate.cells]]
-        tried.append(Tried(candidate, tuple(found["val_loss"]), tuple(reason or None for reason in found["reason"])))
+        tried.append(
+            Tried(
+                candidate,
+                tuple(found["val_loss"]),
+                tuple(reason or None for reason in found["reason"]),
+            )
+        )
     return tried
 
 
 def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
     """Return the index of the candidate with the least mean loss.
 
-    Of equal ones, that with the smaller learning rate of the embedding is taken, then of the model, then the first. A
-    candidate of which any seed has diverged cannot be taken; ``ValueError`` names all of them if that leaves none.
+    Of equal ones, that with the smaller learning rate of the embedding is taken, then of the model,
+    then the first. A candidate of which any seed has diverged cannot be taken; ``ValueError`` names
+    all of them if that leaves none.
     """
     means = {index: one.mean for index, one in enumerate(tried) if math.isfinite(one.mean)}
     if not means:
         reasons = "; ".join(
-            f"{describe_settings(one.candidate)}: {next(reason for reason in one.reasons if reason)}" for one in tried
+            f"{describe_settings(one.candidate)}:"
+            f" {next(reason for reason in one.reasons if reason)}"
+            for one in tried
         )
         raise ValueError(
-            f"{tuning.id}: no candidate can be chosen, of each at least one seed has no validation loss ({reasons}); "
-            "give the grid smaller learning rates. Cells of other optimizers go on, and "
-            "`snakemake --config partial=true` makes tables without these"
+            f"{tuning.id}: no candidate can be chosen, of each at least one seed has no validation"
+            f" loss ({reasons}); give the grid smaller learning rates. Cells of other optimizers go"
+            " on, and `snakemake --config partial=true` makes tables without these"
         )
     least = min(means.values())
     equal = [index for index, mean in means.items() if not difference(mean, least)]
-    rates = {index: (tried[index].candidate.embedding_lr, tried[index].candidate.model_lr) for index in equal}
+    rates = {
+        index: (tried[index].candidate.embedding_lr, tried[index].candidate.model_lr)
+        for index in equal
+    }
     return min(rates, key=rates.__getitem__)
 
 
@@ -85,7 +99,8 @@ def describe_settings(candidate: Candidate) -> str:
 
 
 def choice_record(tuning: Tuning, tried: Sequence[Tried]) -> dict[str, Any]:
-    """Return the candidates of a tuning with their losses, and the choice; ``ValueError`` as :func:`choose`."""
+    """Return the candidates of a tuning with their losses, and the choice; ``ValueError`` as
+    :func:`choose`."""
     return {
         "tuning": tuning.id,
         "candidates": [
@@ -94,7 +109,9 @@ def choice_record(tuning: Tuning, tried: Sequence[Tried]) -> dict[str, Any]:
                 "mean_val_loss": one.mean,
                 "cells": [
                     {"cell": cell.id, "seed": cell.seed, "val_loss": loss, "reason": reason}
-                    for cell, loss, reason in zip(one.candidate.cells, one.losses, one.reasons, strict=True)
+                    for cell, loss, reason in zip(
+                        one.candidate.cells, one.losses, one.reasons, strict=True
+                    )
                 ],
             }
             for one in tried
@@ -107,6 +124,8 @@ def write_choice(tuning: Tuning, path: Path, runs: Path = paths.RUNS) -> int:
     """Write the record of a choice, sealed, and return the index of the chosen candidate."""
     record = choice_record(tuning, read_losses(tuning, runs))
     measurement = validation_measurement(tuning, runs)
-    write_sealed(path, record | {"measured": {"version": measurement.stage.version, **measurement.settings}})
+    write_sealed(
+        path, record | {"measured": {"version": measurement.stage.version, **measurement.settings}}
+    )
     chosen: int = record["chosen"]
     return chosen

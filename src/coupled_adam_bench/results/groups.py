@@ -1,4 +1,5 @@
-"""Groups the cells that tables and figures compare: those that differ in optimizer and seed only."""
+"""Groups the cells that tables and figures compare: those that differ in optimizer and seed
+only."""
 
 import json
 from collections import Counter, defaultdict
@@ -26,16 +27,20 @@ GROUP_COLUMNS = tuple(PLACE)
 
 
 # The settings of a study that can change a number, data, models and optimizers left out.
-_RECIPE: Any = {"training": True, "evaluation": True, "paths": {"word_similarity", "hub_mirror", "tasks"}}
+_RECIPE: Any = {
+    "training": True,
+    "evaluation": True,
+    "paths": {"word_similarity", "hub_mirror", "tasks"},
+}
 
 
 @dataclass(frozen=True)
 class Setup:
     """What cells have in common that differ in tokens, optimizer and seed only.
 
-    ``model`` is the name of the model; where a plan has two models of that name, it also names the study. ``data`` is
-    the id of the data. ``recipe`` is the name of the plan or, in a plan whose studies train or evaluate in different
-    ways, the name of the first study that does it this way.
+    ``model`` is the name of the model; where a plan has two models of that name, it also names the
+    study. ``data`` is the id of the data. ``recipe`` is the name of the plan or, in a plan whose
+    studies train or evaluate in different ways, the name of the first study that does it this way.
     """
 
     n_params: int
@@ -46,7 +51,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Group:
-    """Cells of a table that differ in optimizer and seed only; ``cells`` is by the optimizer's key, as in the study."""
+    """Cells of a table that differ in optimizer and seed only; ``cells`` is by the optimizer's key,
+    as in the study."""
 
     table: str
     n_tokens: int
@@ -78,7 +84,10 @@ class Group:
 
     def samples(self, values: Values, metric: Metric) -> dict[str, list[float]]:
         """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
-        return {key: [values.get((cell.id, metric.name), nan) for cell in cells] for key, cells in self.cells.items()}
+        return {
+            key: [values.get((cell.id, metric.name), nan) for cell in cells]
+            for key, cells in self.cells.items()
+        }
 
     def by_seed(self, values: Values, metric: Metric) -> dict[str, dict[int, float]]:
         """Return a metric's values by optimizer and seed; a value that is not there is NaN."""
@@ -90,7 +99,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """The tables of a plan with their groups; ``setups`` is by the id of a cell, ``labels`` are those of the models."""
+    """The tables of a plan with their groups; ``setups`` is by the id of a cell, ``labels`` are
+    those of the models."""
 
     plan: Plan
     metrics: dict[str, Metric]
@@ -101,7 +111,8 @@ class Layout:
 
 
 def layout_of(plan: Plan) -> Layout:
-    """Return the layout of a plan; ``ValueError`` for tables that cannot be made or rows that would look the same."""
+    """Return the layout of a plan; ``ValueError`` for tables that cannot be made or rows that would
+    look the same."""
     tables: dict[str, Table] = {}
     metrics: dict[str, Metric] = {}
     setups: dict[str, Setup] = {}
@@ -115,11 +126,17 @@ def layout_of(plan: Plan) -> Layout:
     for planned in plan.blocks:
         study, table = planned.study, planned.block.table
         for cell in planned.cells:
-            setup = Setup(cell.n_params, models[study.name, cell.model.name], cell.data_id, recipes[study.name])
+            setup = Setup(
+                cell.n_params,
+                models[study.name, cell.model.name],
+                cell.data_id,
+                recipes[study.name],
+            )
             if setups.setdefault(cell.id, setup) != setup:
                 raise ValueError(
-                    f"{setups[cell.id].recipe} and {study.name} share cells, such as {cell.id}, and evaluate them in "
-                    "different ways: make `evaluation` and its paths the same, or run them as two studies"
+                    f"{setups[cell.id].recipe} and {study.name} share cells, such as {cell.id}, and"
+                    " evaluate them in different ways: make `evaluation` and its paths the same,"
+                    " or run them as two studies"
                 )
             data_names[cell.data_id] = study.data.name
             if table is not None:
@@ -128,13 +145,18 @@ def layout_of(plan: Plan) -> Layout:
     labels = _labels(plan, setups, data_names)
     tables = {name: tables[name] for name in dict.fromkeys((*TABLES, *tables)) if name in tables}
     groups: dict[str, tuple[Group, ...]] = dict.fromkeys(tables, ())
-    for name, n_tokens, setup in sorted(members, key=lambda member: (member[1], member[2].n_params)):
-        groups[name] += (_group(tables, name, n_tokens, setup, labels, members[name, n_tokens, setup]),)
+    for name, n_tokens, setup in sorted(
+        members, key=lambda member: (member[1], member[2].n_params)
+    ):
+        groups[name] += (
+            _group(tables, name, n_tokens, setup, labels, members[name, n_tokens, setup]),
+        )
     return Layout(plan, metrics, setups, labels, tables, groups)
 
 
 def _recipes(studies: Sequence[Study], whole: str) -> dict[str, str]:
-    """Return the name of each study's recipe; all have that of the ``whole`` plan if there is only one recipe."""
+    """Return the name of each study's recipe; all have that of the ``whole`` plan if there is only
+    one recipe."""
     by_settings: dict[str, list[str]] = defaultdict(list)
     for study in studies:
         by_settings[json.dumps(study.model_dump(mode="json", include=_RECIPE))].append(study.name)
@@ -144,15 +166,18 @@ def _recipes(studies: Sequence[Study], whole: str) -> dict[str, str]:
 
 
 def _model_names(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
-    """Return by study and model the model's name, with a study's name where it stands for different models."""
+    """Return by study and model the model's name, with a study's name where it stands for different
+    models."""
     owners: dict[str, dict[str, str]] = defaultdict(dict)
     for study in studies:
         for model in study.models:
             owners[model.name].setdefault(_settings_of(model), study.name)
     return {
-        (study.name, model.name): model.name
-        if len(owners[model.name]) == 1
-        else f"{model.name} of {owners[model.name][_settings_of(model)]}"
+        (study.name, model.name): (
+            model.name
+            if len(owners[model.name]) == 1
+            else f"{model.name} of {owners[model.name][_settings_of(model)]}"
+        )
         for study in studies
         for model in study.models
     }
@@ -166,13 +191,16 @@ def _add_tables(tables: dict[str, Table], study: Study) -> None:
     for name, table in study.tables_of_blocks.items():
         if tables.setdefault(name, table) != table:
             raise ValueError(
-                f"{study.name}: tables.{name}: another study of the plan has a table of this name, which is not the "
-                "same; make them the same, or rename one"
+                f"{study.name}: tables.{name}: another study of the plan has a table of this name,"
+                " which is not the same; make them the same, or rename one"
             )
 
 
-def _labels(plan: Plan, setups: Mapping[str, Setup], data_names: Mapping[str, str]) -> dict[Setup, str]:
-    """Return what tables print of each setup: the size of its model and, where that is not enough, what else differs.
+def _labels(
+    plan: Plan, setups: Mapping[str, Setup], data_names: Mapping[str, str]
+) -> dict[Setup, str]:
+    """Return what tables print of each setup: the size of its model and, where that is not enough,
+    what else differs.
 
     ``ValueError`` if two of them would still be printed alike.
     """
@@ -187,16 +215,24 @@ def _labels(plan: Plan, setups: Mapping[str, Setup], data_names: Mapping[str, st
     for setup, size in sizes.items():
         others = alike[as_seen(size)]
         name = data_names[setup.data]
-        texts = {"model": setup.model, "data": name if names_of_data[name] == 1 else setup.data, "recipe": setup.recipe}
-        added = [text for field, text in texts.items() if len({getattr(each, field) for each in others}) > 1]
+        texts = {
+            "model": setup.model,
+            "data": name if names_of_data[name] == 1 else setup.data,
+            "recipe": setup.recipe,
+        }
+        added = [
+            text
+            for field, text in texts.items()
+            if len({getattr(each, field) for each in others}) > 1
+        ]
         labels[setup] = f"{size} ({', '.join(added)})" if added else size
     first: dict[str, Setup] = {}
     for setup, label in labels.items():
         other = first.setdefault(as_seen(label), setup)
         if other != setup:
             raise ValueError(
-                f"models: {other.model} and {setup.model} are both printed as {label!r}, so tables could not tell them "
-                "apart; give one of them a label of its own"
+                f"models: {other.model} and {setup.model} are both printed as {label!r}, so tables"
+                " could not tell them apart; give one of them a label of its own"
             )
     return labels
 
@@ -215,20 +251,23 @@ def _group(
 ) -> Group:
     cells = {key: tuple(by_id.values()) for key, by_id in optimizers.items()}
     first = next(iter(cells.values()))[0]
-    group = Group(name, n_tokens, setup, first.tokens_label or readable_count(n_tokens), labels[setup], cells)
+    group = Group(
+        name, n_tokens, setup, first.tokens_label or readable_count(n_tokens), labels[setup], cells
+    )
     place = f"at {group.model_label} parameters and {group.tokens_label} tokens"
     for key, (one, *others) in cells.items():
         settings = _settings(one)
         if any(_settings(other) != settings for other in others):
             raise ValueError(
-                f"grid: {name} has two different optimizers with the key {key} {place}; make them the same, or run "
-                "them as two studies"
+                f"grid: {name} has two different optimizers with the key {key} {place}; make them"
+                " the same, or run them as two studies"
             )
     allowed = tables[name].rules.optimizers
     if allowed is not None and len(cells) != allowed:
         raise ValueError(
-            f"grid: {name} compares {allowed} optimizers, and has {len(cells)} {place} ({', '.join(cells)}); give it "
-            f"{allowed}, or use {comparing_any_number({**TABLES, **tables}.values())}, which compares any number"
+            f"grid: {name} compares {allowed} optimizers, and has {len(cells)} {place}"
+            f" ({', '.join(cells)}); give it {allowed}, or use"
+            f" {comparing_any_number({**TABLES, **tables}.values())}, which compares any number"
         )
     return group
 

@@ -10,7 +10,8 @@ from coupled_adam_bench.results.rounding import without_rounding
 
 @dataclass(frozen=True)
 class Sample:
-    """Number of finite values, mean and sample standard deviation; mean and sd are NaN if a value is not finite."""
+    """Number of finite values, mean and sample standard deviation; mean and sd are NaN if a value
+    is not finite."""
 
     n: int
     mean: float
@@ -20,8 +21,9 @@ class Sample:
 def summarize(values: Sequence[float]) -> Sample:
     """Return number, mean and sample standard deviation (NaN for fewer than two values).
 
-    Both are the exact values, rounded once, as ``statistics`` computes them, and 0 where they are rounding alone: so
-    values that differ by their last bit have a standard deviation of 0, as equal ones have.
+    Both are the exact values, rounded once, as ``statistics`` computes them, and 0 where they are
+    rounding alone: so values that differ by their last bit have a standard deviation of 0, as equal
+    ones have.
     """
     finite = [float(value) for value in values if math.isfinite(value)]
     n = len(finite)

@@ -1,4 +1,5 @@
-"""The results of a study as tables, figures and report need them, and pairs of optimizers seed by seed."""
+"""The results of a study as tables, figures and report need them, and pairs of optimizers seed by
+seed."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ def records(frame: DataFrame) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class StudyResults:
-    """A plan with its layout, ``results.csv`` and, once they are made, the rows of ``tests.csv``."""
+    """A plan with its layout, ``results.csv`` and, once they are made, the rows of
+    ``tests.csv``."""
 
     layout: Layout
     results: DataFrame
@@ -32,7 +34,10 @@ class StudyResults:
     def __post_init__(self) -> None:
         """Refuse the results of another study."""
         if others := set(self.results["study"]) - {self.plan.name}:
-            raise ValueError(f"results.csv: study {sorted(others)}, the plan is of {self.plan.name!r}; collect again")
+            raise ValueError(
+                f"results.csv: study {sorted(others)}, the plan is of {self.plan.name!r}; collect"
+                " again"
+            )
 
     @property
     def plan(self) -> Plan:
@@ -53,7 +58,9 @@ class StudyResults:
     def measured(self) -> dict[tuple[str, str, str], float]:
         """All values by cell, task and metric."""
         columns = (self.results[name].tolist() for name in ("cell", "task", "metric", "value"))
-        return {(cell, task, metric): value for cell, task, metric, value in zip(*columns, strict=True)}
+        return {
+            (cell, task, metric): value for cell, task, metric, value in zip(*columns, strict=True)
+        }
 
     @cached_property
     def values(self) -> Values:
@@ -62,35 +69,49 @@ class StudyResults:
 
     @cached_property
     def scores(self) -> Values:
-        """What is compared: the values or, of a metric that is best at a value, their distances from it."""
+        """What is compared: the values or, of a metric that is best at a value, their distances
+        from it."""
         scores = dict(self.values)
         for name, metric in self.layout.metrics.items():
             if metric.best_at is not None:
                 for cell in self.plan.cells:
-                    scores[cell, name] = abs(difference(self.values.get((cell, name), nan), self.best(cell, metric)))
+                    scores[cell, name] = abs(
+                        difference(self.values.get((cell, name), nan), self.best(cell, metric))
+                    )
         return scores
 
     def best(self, cell: str, metric: Metric) -> float:
-        """Return where a metric is best in a cell, given its id; NaN for one that is best in a direction."""
+        """Return where a metric is best in a cell, given its id; NaN for one that is best in a
+        direction."""
         if isinstance(metric.best_at, str):
             return self.measured.get((cell, metric.task, metric.best_at), nan)
         return nan if metric.best_at is None else metric.best_at
 
     def best_in(self, group: Group, metric: Metric) -> list[float]:
-        """Return the values at which a metric is best in the cells of a group, ascending; none if none is known."""
+        """Return the values at which a metric is best in the cells of a group, ascending; none if
+        none is known."""
         ids = [cell.id for cells in group.cells.values() for cell in cells]
         found = {self.best(cell, metric) for cell in ids}
         return sorted(best for best in found if not isnan(best))
 
     def lacks_best(self, group: Group, metric: Metric) -> str:
-        """Return why the values of a group cannot be compared, where it is not known what is best; else nothing."""
+        """Return why the values of a group cannot be compared, where it is not known what is best;
+        else nothing."""
         if metric.best_at is None or self.best_in(group, metric):
             return ""
-        return f"results.csv has no {metric.best_at}, so what is best is not known; evaluate with this version"
+        return (
+            f"results.csv has no {metric.best_at}, so what is best is not known; evaluate with this"
+            " version"
+        )
 
     def values_of(self, tasks: Mapping[str, str]) -> Values:
-        """Return the values of metrics, given for the name of each the task under which ``results.csv`` has it."""
-        return {(cell, name): value for (cell, task, name), value in self.measured.items() if tasks.get(name) == task}
+        """Return the values of metrics, given for the name of each the task under which
+        ``results.csv`` has it."""
+        return {
+            (cell, name): value
+            for (cell, task, name), value in self.measured.items()
+            if tasks.get(name) == task
+        }
 
     def value(self, cell: Cell, metric: str) -> float:
         """Return a metric's value in a cell, given the metric's name; NaN if it is not there."""
@@ -102,10 +123,15 @@ class StudyResults:
 
     def optimizer_labels(self, table: str) -> dict[str, str]:
         """Return the labels of a table's optimizers by their keys."""
-        return {key: label for group in self.groups[table] for key, label in group.optimizer_labels.items()}
+        return {
+            key: label
+            for group in self.groups[table]
+            for key, label in group.optimizer_labels.items()
+        }
 
     def scores_by_seed(self, group: Group, metric: Metric) -> dict[str, dict[int, float]]:
-        """Return what is compared of a metric, ``scores``, by optimizer and seed; a value that is not there is NaN."""
+        """Return what is compared of a metric, ``scores``, by optimizer and seed; a value that is
+        not there is NaN."""
         return group.by_seed(self.scores, metric)
 
     def samples(self, group: Group, metric: Metric) -> dict[str, list[float]]:
@@ -122,7 +148,9 @@ class StudyResults:
         assert self.tests is not None, "these results were made without tests"
         rows: dict[tuple[tuple[Any, ...], str], list[dict[str, Any]]] = {}
         for row in records(self.tests):
-            rows.setdefault((tuple(row[name] for name in GROUP_COLUMNS), row["metric"]), []).append(row)
+            rows.setdefault((tuple(row[name] for name in GROUP_COLUMNS), row["metric"]), []).append(
+                row
+            )
         return rows
 
     def comparisons_of(self, group: Group, metric: Metric) -> list[dict[str, Any]]:
@@ -131,17 +159,24 @@ class StudyResults:
 
     def bold(self, group: Group, metric: Metric) -> str | None:
         """Return the key of the optimizer whose value is printed bold, or None."""
-        return next((str(row["optimizer"]) for row in self.comparisons_of(group, metric) if row["bold"]), None)
+        return next(
+            (str(row["optimizer"]) for row in self.comparisons_of(group, metric) if row["bold"]),
+            None,
+        )
 
 
 def rivals(group: Group) -> Iterator[tuple[str, str]]:
-    """Yield (optimizer, reference): each optimizer of a group and its first one, Adam in the paper's tables."""
+    """Yield (optimizer, reference): each optimizer of a group and its first one, Adam in the
+    paper's tables."""
     reference, *others = group.cells
     yield from ((key, reference) for key in others)
 
 
-def paired_differences(study: StudyResults, group: Group, metric: Metric, one: str, other: str) -> dict[int, float]:
-    """Return the differences of two optimizers by every seed that either has, NaN where a value is missing.
+def paired_differences(
+    study: StudyResults, group: Group, metric: Metric, one: str, other: str
+) -> dict[int, float]:
+    """Return the differences of two optimizers by every seed that either has, NaN where a value is
+    missing.
 
     Those of a metric that is best at a value are of the distances from it.
     """

@@ -11,7 +11,10 @@ from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.store.markup import csv_cell, text_of_cell
 
 # Python's float reads every digit; other programs write NaN as an empty field.
-_READERS: dict[type, Callable[[str], Any]] = {str: text_of_cell, float: lambda text: float(text or "nan")}
+_READERS: dict[type, Callable[[str], Any]] = {
+    str: text_of_cell,
+    float: lambda text: float(text or "nan"),
+}
 
 
 def typed_frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) -> DataFrame:
@@ -22,7 +25,8 @@ def typed_frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) 
 
 
 def write_csv(frame: DataFrame, path: Path) -> None:
-    """Write ``frame`` to ``path`` atomically, floats in the fewest digits that read back as the same float64."""
+    """Write ``frame`` to ``path`` atomically, floats in the fewest digits that read back as the
+    same float64."""
     frame = frame.rename(columns=_cell)
     for name in frame.select_dtypes(exclude=["number", "bool"]):
         frame[name] = frame[name].map(_cell)
@@ -35,7 +39,8 @@ def _cell(value: Any) -> Any:
 
 
 def read_csv(path: Path, columns: Mapping[str, type], key: tuple[str, ...]) -> DataFrame:
-    """Read a CSV file that has exactly ``columns`` and no two rows that agree in all columns of ``key``.
+    """Read a CSV file that has exactly ``columns`` and no two rows that agree in all columns of
+    ``key``.
 
     Raises ``ValueError`` that names the file and what is wrong in it.
     """
@@ -46,10 +51,16 @@ def read_csv(path: Path, columns: Mapping[str, type], key: tuple[str, ...]) -> D
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{path}: not a CSV file in UTF-8 with the columns {', '.join(columns)} ({error})") from None
+        raise ValueError(
+            f"{path}: not a CSV file in UTF-8 with the columns {', '.join(columns)} ({error})"
+        ) from None
     if set(frame.columns) != set(columns) or not isinstance(frame.index, pd.RangeIndex):
-        raise ValueError(f"{path}: its columns are {', '.join(frame.columns)}; needed are {', '.join(columns)}")
+        raise ValueError(
+            f"{path}: its columns are {', '.join(frame.columns)}; needed are {', '.join(columns)}"
+        )
     if (twice := frame.duplicated(list(key))).any():
         row = frame[twice].iloc[0]
-        raise ValueError(f"{path}: two rows with {', '.join(f'{name}={row[name]}' for name in key)}")
+        raise ValueError(
+            f"{path}: two rows with {', '.join(f'{name}={row[name]}' for name in key)}"
+        )
     return frame[list(columns)]

@@ -1,22 +1,24 @@
 """``results.csv`` to ``tests.csv``: who is better, in which metric, and what is printed bold.
 
-In every group (table, n_params, n_tokens) and metric the optimizer with the best mean is compared with each of the
-others: no other one can be significantly better than all. Values are compared unrounded. Of a metric that is best at a
-value, all columns are of the distances from it. The rules:
+In every group (table, n_params, n_tokens) and metric the optimizer with the best mean is compared
+with each of the others: no other one can be significantly better than all. Values are compared
+unrounded. Of a metric that is best at a value, all columns are of the distances from it. The rules:
 
-``t-test`` (comparisons ``pair`` and ``each_other``): bold if significantly better than every other value of its
-column, as in the paper's Tables 1 and 7 [P]. ``statistics.bold`` of the study may choose ``paired t-test`` or
-``paired t-test, Holm`` instead.
-``better`` (comparison ``single_runs``): bold if better; no test, as in the paper's Table 2 [P].
+``t-test`` (comparisons ``pair`` and ``each_other``): bold if significantly better than every other
+value of its column, as in the paper's Tables 1 and 7 [P]. ``statistics.bold`` of the study may
+choose ``paired t-test`` or ``paired t-test, Holm`` instead. ``better`` (comparison
+``single_runs``): bold if better; no test, as in the paper's Table 2 [P].
 
-The direction of a test follows the data, so of two equal optimizers one is bold in 10 % of the cases, not in 5 %: the
-paper's rule, kept. All other tests of a comparison stand beside it, for information. The corrections know that the data
-choose what is compared: they are over the two-sided tests of all pairs of optimizers in all groups and metrics of a
-table, and a row has the corrected p-value of its own pair. Where a correction decides, it is that of the paired test:
-``p_holm`` and ``p_bh`` are of Student's test, which holds only where seeds spread alike under all optimizers.
+The direction of a test follows the data, so of two equal optimizers one is bold in 10 % of the
+cases, not in 5 %: the paper's rule, kept. All other tests of a comparison stand beside it, for
+information. The corrections know that the data choose what is compared: they are over the two-sided
+tests of all pairs of optimizers in all groups and metrics of a table, and a row has the corrected
+p-value of its own pair. Where a correction decides, it is that of the paired test: ``p_holm`` and
+``p_bh`` are of Student's test, which holds only where seeds spread alike under all optimizers.
 
-A missing run is never averaged away: an optimizer with some of its values missing has no mean and keeps the others
-from being bold, since nothing shows that they are better; one without any value is no value of the column.
+A missing run is never averaged away: an optimizer with some of its values missing has no mean and
+keeps the others from being bold, since nothing shows that they are better; one without any value is
+no value of the column.
 """
 
 import math
@@ -34,26 +36,71 @@ from coupled_adam_bench.results.study_results import StudyResults, records
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.declared import Statistic
 from coupled_adam_bench.statistics.paired import paired_test
-from coupled_adam_bench.statistics.student import ALPHA, benjamini_hochberg, equivalence_p, holm, t_test, two_sided_p
+from coupled_adam_bench.statistics.student import (
+    ALPHA,
+    benjamini_hochberg,
+    equivalence_p,
+    holm,
+    t_test,
+    two_sided_p,
+)
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.config.execution import BoldRule
 
 TEST_COLUMNS: dict[str, type] = {
-    "table": str, "n_params": int, "n_tokens": int, "metric": str, "optimizer": str, "reference": str,
-    "n": int, "n_reference": int, "mean": float, "mean_reference": float, "sd": float, "sd_reference": float,
-    "difference": float, "t": float, "df": float, "p_value": float, "significant": bool, "p_holm": float,
-    "hedges_g": float, "p_welch": float, "rule": str, "reason": str, "bold": bool, "model": str, "data": str,
-    "recipe": str, "low": float, "high": float, "p_bh": float, "n_pairs": int, "paired_difference": float,
-    "t_paired": float, "p_paired": float, "paired_low": float, "paired_high": float, "p_paired_holm": float,
-    "p_permutation": float, "p_permutation_min": float, "bootstrap_low": float, "bootstrap_high": float,
-    "margin": float, "p_equivalence": float, "p_equivalence_paired": float, "paired_reason": str,
-}  # fmt: skip
-"""Columns of tests.csv; ``bold`` says whether tables print the value of ``optimizer`` bold (docs/statistics.md)."""
+    "table": str,
+    "n_params": int,
+    "n_tokens": int,
+    "metric": str,
+    "optimizer": str,
+    "reference": str,
+    "n": int,
+    "n_reference": int,
+    "mean": float,
+    "mean_reference": float,
+    "sd": float,
+    "sd_reference": float,
+    "difference": float,
+    "t": float,
+    "df": float,
+    "p_value": float,
+    "significant": bool,
+    "p_holm": float,
+    "hedges_g": float,
+    "p_welch": float,
+    "rule": str,
+    "reason": str,
+    "bold": bool,
+    "model": str,
+    "data": str,
+    "recipe": str,
+    "low": float,
+    "high": float,
+    "p_bh": float,
+    "n_pairs": int,
+    "paired_difference": float,
+    "t_paired": float,
+    "p_paired": float,
+    "paired_low": float,
+    "paired_high": float,
+    "p_paired_holm": float,
+    "p_permutation": float,
+    "p_permutation_min": float,
+    "bootstrap_low": float,
+    "bootstrap_high": float,
+    "margin": float,
+    "p_equivalence": float,
+    "p_equivalence_paired": float,
+    "paired_reason": str,
+}
+"""Columns of tests.csv; ``bold`` says whether tables print the value of ``optimizer`` bold
+(docs/statistics.md)."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What decides in a tested table: its name in tests.csv, the column of its p-value, and its name in print."""
+    """What decides in a tested table: its name in tests.csv, the column of its p-value, and its
+    name in print."""
 
     name: str
     column: str
@@ -61,14 +108,19 @@ class Rule:
 
 
 RULES: dict[BoldRule, Rule] = {
-    "paper": Rule("t-test", "p_value", "one-sided Student's t-test of the unrounded values, pooled variance"),
+    "paper": Rule(
+        "t-test", "p_value", "one-sided Student's t-test of the unrounded values, pooled variance"
+    ),
     "paired": Rule(
-        "paired t-test", "p_paired", "one-sided t-test of the unrounded differences between runs of the same seed"
+        "paired t-test",
+        "p_paired",
+        "one-sided t-test of the unrounded differences between runs of the same seed",
     ),
     "holm": Rule(
         "paired t-test, Holm",
         "p_paired_holm",
-        "two-sided t-test of the unrounded differences between runs of the same seed, Holm's correction over the table",
+        "two-sided t-test of the unrounded differences between runs of the same seed, Holm's"
+        " correction over the table",
     ),
 }
 """The rule of a tested table by the setting ``statistics.bold``."""
@@ -82,8 +134,11 @@ Side = tuple[str, dict[int, float], Sample]
 """The key of an optimizer, its values by seed, and their summary."""
 
 
-def compare_all(values: Mapping[str, dict[int, float]], metric: Metric, tested: bool, margin: float) -> list[Row]:
-    """Return every pair of optimizers, given by their values, uncorrected; those of the best mean are first."""
+def compare_all(
+    values: Mapping[str, dict[int, float]], metric: Metric, tested: bool, margin: float
+) -> list[Row]:
+    """Return every pair of optimizers, given by their values, uncorrected; those of the best mean
+    are first."""
     sides = [(key, of_key, summarize(list(of_key.values()))) for key, of_key in values.items()]
     best = _best(sides, metric.larger_wins)
     return [
@@ -95,7 +150,8 @@ def compare_all(values: Mapping[str, dict[int, float]], metric: Metric, tested: 
 
 
 def _best(sides: list[Side], larger_wins: bool) -> Side:
-    """Return the side with the best mean: of equal ones the first, and the first of all if none has a mean."""
+    """Return the side with the best mean: of equal ones the first, and the first of all if none has
+    a mean."""
     sign = 1 if larger_wins else -1
     there = [side for side in sides if not math.isnan(side[2].mean)] or sides[:1]
     best = there[0]
@@ -109,14 +165,21 @@ def _described(first: Side, second: Side) -> Row:
     """Return who is compared, and their means."""
     (optimizer, _, one), (reference, _, other) = first, second
     return {
-        "optimizer": optimizer, "reference": reference, "n": one.n, "n_reference": other.n,
-        "mean": one.mean, "mean_reference": other.mean, "sd": one.sd, "sd_reference": other.sd,
+        "optimizer": optimizer,
+        "reference": reference,
+        "n": one.n,
+        "n_reference": other.n,
+        "mean": one.mean,
+        "mean_reference": other.mean,
+        "sd": one.sd,
+        "sd_reference": other.sd,
         "difference": difference(one.mean, other.mean),
-    }  # fmt: skip
+    }
 
 
 def _untested(first: Side, second: Side) -> Row:
-    """Return the other columns of a comparison without a test: no number of a test, which is NaN in the file."""
+    """Return the other columns of a comparison without a test: no number of a test, which is NaN in
+    the file."""
     missing = [f"{key}: missing" for key, _, sample in (first, second) if math.isnan(sample.mean)]
     texts = {"rule": BETTER, "reason": "; ".join(missing), "paired_reason": ""}
     n_pairs = len(first[1].keys() & second[1].keys())
@@ -124,21 +187,32 @@ def _untested(first: Side, second: Side) -> Row:
 
 
 def _tested(first: Side, second: Side, metric: Metric, margin: float) -> Row:
-    """Return the other columns of a comparison with tests, but the corrections and what they decide."""
+    """Return the other columns of a comparison with tests, but the corrections and what they
+    decide."""
     (optimizer, ours, _), (reference, theirs, _) = first, second
     higher = metric.larger_wins
     test = t_test(list(ours.values()), list(theirs.values()), higher, (optimizer, reference))
     pairs = paired_test(ours, theirs, higher)
-    row = {name: getattr(test, name) for name in ("t", "df", "p_value", "hedges_g", "p_welch", "low", "high", "reason")}
-    row |= {f"paired_{name}": getattr(pairs, name) for name in ("difference", "low", "high", "reason")}
+    row = {
+        name: getattr(test, name)
+        for name in ("t", "df", "p_value", "hedges_g", "p_welch", "low", "high", "reason")
+    }
+    row |= {
+        f"paired_{name}": getattr(pairs, name) for name in ("difference", "low", "high", "reason")
+    }
     row |= {name: getattr(pairs, name) for name in _OF_PAIRS}
     return row | {
         _UNPAIRED: two_sided_p(test.p_value, test.t, test.df),
         _PAIRED: two_sided_p(pairs.p_value, pairs.t, pairs.n - 1),
-        "n_pairs": pairs.n, "t_paired": pairs.t, "p_paired": pairs.p_value, "margin": margin,
+        "n_pairs": pairs.n,
+        "t_paired": pairs.t,
+        "p_paired": pairs.p_value,
+        "margin": margin,
         "p_equivalence": equivalence_p(test.difference, test.standard_error, test.df, margin),
-        "p_equivalence_paired": equivalence_p(pairs.difference, pairs.standard_error, pairs.n - 1, margin),
-    }  # fmt: skip
+        "p_equivalence_paired": equivalence_p(
+            pairs.difference, pairs.standard_error, pairs.n - 1, margin
+        ),
+    }
 
 
 _UNPAIRED, _PAIRED = "two-sided", "two-sided, paired"
@@ -147,9 +221,13 @@ _OF_PAIRS = ("p_permutation", "p_permutation_min", "bootstrap_low", "bootstrap_h
 
 
 def _is_bold(rows: list[Row]) -> bool:
-    """Tell whether the best value is better than all others that are there, by the rule of each comparison."""
+    """Tell whether the best value is better than all others that are there, by the rule of each
+    comparison."""
     rivals = [row for row in rows if row["n_reference"] > 0]
-    beaten = [row["significant"] if row["rule"] in DECIDING else abs(row["difference"]) > 0 for row in rivals]
+    beaten = [
+        row["significant"] if row["rule"] in DECIDING else abs(row["difference"]) > 0
+        for row in rivals
+    ]
     return bool(rivals) and all(beaten)
 
 
@@ -175,7 +253,8 @@ def _decide(rows: list[Row], rule: str) -> None:
 
 
 def compare(study: StudyResults) -> DataFrame:
-    """Return all comparisons of a study's tables, with the columns ``TEST_COLUMNS``; corrections are per table."""
+    """Return all comparisons of a study's tables, with the columns ``TEST_COLUMNS``; corrections
+    are per table."""
     settings = study.plan.statistics
     shown: list[Row] = []
     for name, groups in study.groups.items():
@@ -200,5 +279,7 @@ STATISTIC = Statistic(
     file="tests.csv",
     columns=TEST_COLUMNS,
     key=(*GROUP_COLUMNS, "metric", "optimizer", "reference"),
-    rows=lambda material: records(compare(material.study) if material.study.tests is None else material.study.tests),
+    rows=lambda material: records(
+        compare(material.study) if material.study.tests is None else material.study.tests
+    ),
 )

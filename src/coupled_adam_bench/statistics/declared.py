@@ -1,4 +1,5 @@
-"""What a statistic declares: the columns of its file, what computes its rows, and the section that shows them."""
+"""What a statistic declares: the columns of its file, what computes its rows, and the section that
+shows them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,9 +24,11 @@ ALL_SEEDS = "all"
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report: the id and the title of the section, and the function that gives its blocks.
+    """A part of the report: the id and the title of the section, and the function that gives its
+    blocks.
 
-    A study of which there are no blocks does not have the section. ``short`` is its name in the list of sections.
+    A study of which there are no blocks does not have the section. ``short`` is its name in the
+    list of sections.
     """
 
     id: str
@@ -36,9 +39,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Statistic:
-    """A CSV file of a study: what it is called, its columns with the types of their values, key, and rows.
+    """A CSV file of a study: what it is called, its columns with the types of their values, key,
+    and rows.
 
-    ``section`` shows it in the report. The catalogue says what it is about, and which studies have it.
+    ``section`` shows it in the report. The catalogue says what it is about, and which studies have
+    it.
     """
 
     file: str
@@ -67,13 +72,18 @@ class Placed:
 
 
 class Material:
-    """What statistics and sections are made of: a study's results, its runs, and the statistics made so far.
+    """What statistics and sections are made of: a study's results, its runs, and the statistics
+    made so far.
 
     Files are written into the folder ``out``, by default that of the study.
     """
 
     def __init__(
-        self, study: StudyResults, runs: Path = paths.RUNS, study_dir: Path | None = None, out: Path | None = None
+        self,
+        study: StudyResults,
+        runs: Path = paths.RUNS,
+        study_dir: Path | None = None,
+        out: Path | None = None,
     ) -> None:
         self.study = study
         self.plan = study.plan
@@ -89,7 +99,8 @@ class Material:
         return manifest
 
     def frame(self, statistic: Statistic) -> DataFrame:
-        """Return a statistic, which is computed once; ``ValueError`` if two of its rows have the same key."""
+        """Return a statistic, which is computed once; ``ValueError`` if two of its rows have the
+        same key."""
         if statistic.file not in self._frames:
             frame = typed_frame(statistic.rows(self), statistic.columns)
             if (twice := frame.duplicated(list(statistic.key))).any():
@@ -106,7 +117,10 @@ class Material:
         groups = {group.place: group for group in self.study.groups[table]}
         metrics = self.study.layout.metrics
         of_table = [row for row in self.rows(statistic) if row["table"] == table]
-        return [Placed(groups[tuple(row[name] for name in GROUP_COLUMNS)], row, metrics) for row in of_table]
+        return [
+            Placed(groups[tuple(row[name] for name in GROUP_COLUMNS)], row, metrics)
+            for row in of_table
+        ]
 
     def write(self, statistic: Statistic) -> None:
         """Write the file of a statistic, atomically and in full precision."""

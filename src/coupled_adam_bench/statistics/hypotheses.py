@@ -1,7 +1,8 @@
-"""The hypotheses of a stated plan, tested once with all stated seeds, and whether the plan was kept: ``stated.csv``.
+"""The hypotheses of a stated plan, tested once with all stated seeds, and whether the plan was
+kept: ``stated.csv``.
 
-A hypothesis about several places holds if it does at each of them: its p-value is the largest of theirs, which needs no
-correction (Berger 1982).
+A hypothesis about several places holds if it does at each of them: its p-value is the largest of
+theirs, which needs no correction (Berger 1982).
 """
 
 import math
@@ -13,7 +14,18 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from coupled_adam_bench.page.blocks import Block, Cell, Column, Grid, Heading, Kind, P, Text, listed, symbol
+from coupled_adam_bench.page.blocks import (
+    Block,
+    Cell,
+    Column,
+    Grid,
+    Heading,
+    Kind,
+    P,
+    Text,
+    listed,
+    symbol,
+)
 from coupled_adam_bench.page.formats import p_value, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
 from coupled_adam_bench.results.study_results import StudyResults
@@ -27,11 +39,15 @@ from coupled_adam_bench.study.preregistration import Hypothesis
 CONFIRMED, NOT_CONFIRMED, OPEN = "confirmed", "not confirmed", "not yet decided"
 """What becomes of a hypothesis."""
 TONES = {CONFIRMED: "good", NOT_CONFIRMED: "bad", OPEN: "middle"}
-CORRECTIONS = {"none": "without correction", "holm": "after Holm's correction", "bonferroni": "shared by Bonferroni"}
+CORRECTIONS = {
+    "none": "without correction",
+    "holm": "after Holm's correction",
+    "bonferroni": "shared by Bonferroni",
+}
 _KEPT = {"yes": "good", "no": "bad", "open": "middle"}
 _NOT_IN_ADVANCE = (
-    ", and so are the hypotheses below, since the record does not show that they were stated before the first run had "
-    "begun"
+    ", and so are the hypotheses below, since the record does not show that they were stated before"
+    " the first run had begun"
 )
 
 
@@ -46,7 +62,9 @@ class PlaceTest:
     reason: str = ""
 
 
-def place_test(study: StudyResults, group: Group, hypothesis: Hypothesis, seeds: Sequence[int]) -> PlaceTest:
+def place_test(
+    study: StudyResults, group: Group, hypothesis: Hypothesis, seeds: Sequence[int]
+) -> PlaceTest:
     """Return the stated test with the stated seeds, which must all have both values."""
     metric = study.layout.metrics[hypothesis.metric]
     found, keys = study.scores_by_seed(group, metric), (hypothesis.better, hypothesis.than)
@@ -91,7 +109,11 @@ def _trend_test(
     if trend.fit.reason:
         return PlaceTest(reason=trend.fit.reason)
     index = 1 + trend.terms.index(TOKENS)
-    slope, error, df = float(trend.fit.estimates[index]), trend.fit.standard_error(index), trend.fit.df
+    slope, error, df = (
+        float(trend.fit.estimates[index]),
+        trend.fit.standard_error(index),
+        trend.fit.df,
+    )
     sign = 1 if metric.larger_wins else -1
     return PlaceTest(slope, t_ratio(slope, error), df, upper_tail(sign * slope, error, df))
 
@@ -104,14 +126,17 @@ def _tests(
     families: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in places:
         families[group.setup.data, group.setup.recipe].append(group)
-    found = {family: _trend_test(study, groups, hypothesis, seeds) for family, groups in families.items()}
+    found = {
+        family: _trend_test(study, groups, hypothesis, seeds) for family, groups in families.items()
+    }
     return [found[group.setup.data, group.setup.recipe] for group in places]
 
 
 def outcome_of(p: float, level: float, others_open: bool = False) -> str:
     """Return what becomes of a hypothesis with a p-value, NaN where it could not be tested.
 
-    ``others_open`` says that a hypothesis of the same correction is not tested yet, which can still help this one.
+    ``others_open`` says that a hypothesis of the same correction is not tested yet, which can still
+    help this one.
     """
     if math.isnan(p):
         return OPEN
@@ -127,19 +152,32 @@ def stated_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     level = plan.alpha / (len(plan.hypotheses) if plan.correction == "bonferroni" else 1)
     groups = [meant_groups(study.layout, hypothesis) for hypothesis in plan.hypotheses]
     tests = [_tests(study, *each, plan.seeds) for each in zip(groups, plan.hypotheses, strict=True)]
-    p_values = [float(np.max([test.p_value for test in of_hypothesis])) for of_hypothesis in tests]  # NaN if any is
+    p_values = [
+        float(np.max([test.p_value for test in of_hypothesis])) for of_hypothesis in tests
+    ]  # NaN if any is
     others_open = False
     if plan.correction == "holm":
         others_open = any(map(math.isnan, p_values))
         # What is not tested yet counts as 1, which can only be too careful.
         adjusted = holm([1.0 if math.isnan(p) else p for p in p_values])
-        p_values = [math.nan if math.isnan(p) else holms for p, holms in zip(p_values, adjusted, strict=True)]
-    for hypothesis, places, of_hypothesis, p in zip(plan.hypotheses, groups, tests, p_values, strict=True):
+        p_values = [
+            math.nan if math.isnan(p) else holms
+            for p, holms in zip(p_values, adjusted, strict=True)
+        ]
+    for hypothesis, places, of_hypothesis, p in zip(
+        plan.hypotheses, groups, tests, p_values, strict=True
+    ):
         of_all = {
-            "hypothesis": hypothesis.name, "metric": hypothesis.metric, "better": hypothesis.better,
-            "than": hypothesis.than, "test": hypothesis.test, "seeds": len(plan.seeds), "p_hypothesis": p,
-            "level": level, "outcome": outcome_of(p, level, others_open),
-        }  # fmt: skip
+            "hypothesis": hypothesis.name,
+            "metric": hypothesis.metric,
+            "better": hypothesis.better,
+            "than": hypothesis.than,
+            "test": hypothesis.test,
+            "seeds": len(plan.seeds),
+            "p_hypothesis": p,
+            "level": level,
+            "outcome": outcome_of(p, level, others_open),
+        }
         for group, test in zip(places, of_hypothesis, strict=True):
             yield of_all | group.columns | vars(test)
 
@@ -147,7 +185,10 @@ def stated_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
 def _line(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> list[str | Cell]:
     places, first = meant_groups(study.layout, hypothesis), rows[0]
     labels = places[0].optimizer_labels
-    where = [study.tables[hypothesis.table].title, *filter(None, (hypothesis.tokens, hypothesis.model))]
+    where = [
+        study.tables[hypothesis.table].title,
+        *filter(None, (hypothesis.tokens, hypothesis.model)),
+    ]
     return [
         hypothesis.name,
         Cell(first["outcome"], f"status {TONES[first['outcome']]}"),
@@ -165,9 +206,18 @@ def _line(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> l
 
 
 _HYPOTHESES: tuple[tuple[str, Kind], ...] = (
-    ("Hypothesis", "row"), ("Outcome", "text"), P, ("level", "number"), ("Metric", "text"), ("Better", "text"),
-    ("than", "text"), ("Where", "text"), ("Test", "text"), ("seeds", "number"), ("Remark", "wrap"),
-)  # fmt: skip
+    ("Hypothesis", "row"),
+    ("Outcome", "text"),
+    P,
+    ("level", "number"),
+    ("Metric", "text"),
+    ("Better", "text"),
+    ("than", "text"),
+    ("Where", "text"),
+    ("Test", "text"),
+    ("seeds", "number"),
+    ("Remark", "wrap"),
+)
 _CHECKS: tuple[Column[Check], ...] = (
     Column("The plan", lambda check: check.subject, "row"),
     Column("Kept", lambda check: Cell(check.kept, f"status {_KEPT[check.kept]}")),
@@ -180,13 +230,17 @@ def _blocks(material: Material) -> Iterator[Block]:
     if stated is None:
         return
     plan, all_rows, kept = stated.plan, material.rows(STATISTIC), plan_checks(material)
-    of_each = {each.name: [row for row in all_rows if row["hypothesis"] == each.name] for each in plan.hypotheses}
+    of_each = {
+        each.name: [row for row in all_rows if row["hypothesis"] == each.name]
+        for each in plan.hypotheses
+    }
     hypotheses = [_line(material.study, each, of_each[each.name]) for each in plan.hypotheses]
     yield Text(
         Markup(
-            "{}This study has a stated plan, <code>{}</code>, with the SHA-256 <code>{}</code>: one-sided tests at "
-            "{}{}, with seeds {}. Everything else in this report is exploratory, whatever it is called there{}. All "
-            'tests of the plan, place by place, are in <a href="../stated.csv">stated.csv</a>.'
+            "{}This study has a stated plan, <code>{}</code>, with the SHA-256 <code>{}</code>:"
+            " one-sided tests at {}{}, with seeds {}. Everything else in this report is"
+            " exploratory, whatever it is called there{}. All tests of the plan, place by place,"
+            ' are in <a href="../stated.csv">stated.csv</a>.'
         ).format(
             f"{plan.title}. " if plan.title else "",
             stated.path,
@@ -207,10 +261,21 @@ STATISTIC = Statistic(
     columns={"hypothesis": str}
     | PLACE
     | {
-        "metric": str, "better": str, "than": str, "test": str, "seeds": int, "difference": float, "t": float,
-        "df": float, "p_value": float, "p_hypothesis": float, "level": float, "outcome": str, "reason": str,
+        "metric": str,
+        "better": str,
+        "than": str,
+        "test": str,
+        "seeds": int,
+        "difference": float,
+        "t": float,
+        "df": float,
+        "p_value": float,
+        "p_hypothesis": float,
+        "level": float,
+        "outcome": str,
+        "reason": str,
     },
     key=("hypothesis", *GROUP_COLUMNS),
     rows=lambda material: stated_rows(material.study),
     section=Section("stated", "Stated in advance", _blocks),
-)  # fmt: skip
+)

@@ -1,7 +1,9 @@
-"""How far a study is from the paper's regime: how often its rows and its text come, and what its rates sum to.
+"""How far a study is from the paper's regime: how often its rows and its text come, and what its
+rates sum to.
 
-What drives a row is how often its token comes. A token of unigram probability p comes B p times in a batch of B tokens.
-Adam remembers about 1 / (1 - beta2) steps, so it mostly forgets a row that these steps see less than once.
+What drives a row is how often its token comes. A token of unigram probability p comes B p times in
+a batch of B tokens. Adam remembers about 1 / (1 - beta2) steps, so it mostly forgets a row that
+these steps see less than once.
 """
 
 import math
@@ -23,13 +25,17 @@ from coupled_adam_bench.study.config import Training, rate_factor
 from coupled_adam_bench.study.schedule import learning_rate_factor
 
 _PAPER = ["Table 1 of the paper", "97,700 to 391,000", "0.544 to 2.18", "5.3", "6.87 to 66"]
-"""4.92 to 19.66 B tokens in 50,304 rows, and of a text of 9,035,582,198 (nanoGPT, data/openwebtext/readme.md); the
-rows that OpenWebText's unigram counts in the authors' code have, 50,257 [C]; 2.5e-4 (760M) over 50,000 steps to 6e-4
-(125M) over 200,000, with the paper's schedule."""
+"""4.92 to 19.66 B tokens in 50,304 rows, and of a text of 9,035,582,198 (nanoGPT,
+data/openwebtext/readme.md); the rows that OpenWebText's unigram counts in the authors' code have,
+50,257 [C]; 2.5e-4 (760M) over 50,000 steps to 6e-4 (125M) over 200,000, with the paper's
+schedule."""
 
 
-def share_of_rows_forgotten(counts_V: NDArray[np.integer[Any]], batch_tokens: int, beta2: float) -> float:
-    """Return the share of tokens that come less than once in the steps that a second moment remembers.
+def share_of_rows_forgotten(
+    counts_V: NDArray[np.integer[Any]], batch_tokens: int, beta2: float
+) -> float:
+    """Return the share of tokens that come less than once in the steps that a second moment
+    remembers.
 
     ``counts_V`` says how often each token comes in the training text, shape (V,).
     """
@@ -38,7 +44,8 @@ def share_of_rows_forgotten(counts_V: NDArray[np.integer[Any]], batch_tokens: in
 
 
 def sum_of_rates(cell: Cell) -> float:
-    """Return the learning rates of a cell's embedding, summed over its steps; NaN before a trial has chosen them."""
+    """Return the learning rates of a cell's embedding, summed over its steps; NaN before a trial
+    has chosen them."""
     if not cell.is_chosen:
         return math.nan
     peak = cell.model.learning_rate
@@ -61,7 +68,9 @@ def _of_text(cell: Cell, results: Path) -> tuple[float, float]:
         return math.nan, math.nan
     counts_V = np.load(counts)
     training = cell.training
-    forgotten = share_of_rows_forgotten(counts_V, training.batch_sequences * training.seq_len, training.beta2)
+    forgotten = share_of_rows_forgotten(
+        counts_V, training.batch_sequences * training.seq_len, training.beta2
+    )
     return cell.n_tokens / int(counts_V.sum()), forgotten
 
 
@@ -79,14 +88,19 @@ def _rows(material: Material) -> Iterator[Row]:
 
 
 def _range(*ends: float) -> str:
-    first, last = (f"{float(f'{value:.3g}'):,g}" if math.isfinite(value) else MISSING for value in ends)
+    first, last = (
+        f"{float(f'{value:.3g}'):,g}" if math.isfinite(value) else MISSING for value in ends
+    )
     return first if first == last else f"{first} to {last}"
 
 
 _HEADS: tuple[tuple[str, Kind], ...] = (
-    ("regime", "row"), ("training tokens for each row", "number"), ("passes over the text", "number"),
-    ("rows that Adam's memory sees less than once, %", "number"), ("sum of learning rates", "number"),
-)  # fmt: skip
+    ("regime", "row"),
+    ("training tokens for each row", "number"),
+    ("passes over the text", "number"),
+    ("rows that Adam's memory sees less than once, %", "number"),
+    ("sum of learning rates", "number"),
+)
 
 
 def _ends(rows: Sequence[Row], column: str, scale: float = 1.0) -> str:
@@ -98,8 +112,8 @@ def _ends(rows: Sequence[Row], column: str, scale: float = 1.0) -> str:
 def _blocks(material: Material) -> Iterator[Block]:
     rows = material.rows(STATISTIC)
     yield Text(
-        "What drives a row of the embedding is how often its token comes, and how far the learning rates can carry it. "
-        "A result of another regime says little about the paper's."
+        "What drives a row of the embedding is how often its token comes, and how far the learning"
+        " rates can carry it. A result of another regime says little about the paper's."
     )
     forgotten = _ends(rows, "share_of_rows_forgotten", 100)
     per_row, passes = _ends(rows, "tokens_per_row"), _ends(rows, "passes")
@@ -110,10 +124,14 @@ def _blocks(material: Material) -> Iterator[Block]:
 STATISTIC = Statistic(
     file="occupancy.csv",
     columns={
-        "cell": str, "batch_tokens": int, "tokens_per_row": float, "passes": float,
-        "share_of_rows_forgotten": float, "sum_of_rates": float,
+        "cell": str,
+        "batch_tokens": int,
+        "tokens_per_row": float,
+        "passes": float,
+        "share_of_rows_forgotten": float,
+        "sum_of_rates": float,
     },
     key=("cell",),
     rows=_rows,
     section=Section("regime", "How far from the paper's regime", _blocks, "Regime"),
-)  # fmt: skip
+)

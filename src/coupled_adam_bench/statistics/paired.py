@@ -1,4 +1,5 @@
-"""Tests of two optimizers seed by seed: runs of one seed share data, their order and the initial weights.
+"""Tests of two optimizers seed by seed: runs of one seed share data, their order and the initial
+weights.
 
 S: seeds that both have
 """
@@ -18,8 +19,8 @@ from coupled_adam_bench.statistics.student import LEVEL, interval, one_sided_p, 
 
 Floats = NDArray[np.float64]
 
-# Beyond these numbers of seeds, samples are drawn instead of enumerated: 2^12 = 4,096 flips of signs, and 1,716
-# multisets of 7 out of 7 (6,435 of 8).
+# Beyond these numbers of seeds, samples are drawn instead of enumerated: 2^12 = 4,096 flips of
+# signs, and 1,716 multisets of 7 out of 7 (6,435 of 8).
 MAX_FLIPPED, MAX_RESAMPLED = 12, 7
 N_DRAWN = 10_000
 RANDOM_SEED = 0
@@ -29,9 +30,10 @@ RANDOM_SEED = 0
 class PairedTest:
     """Result of :func:`paired_test`.
 
-    ``difference`` is the mean of first minus second over ``n`` seeds, ``low`` and ``high`` are its interval by
-    Student's t, and ``bootstrap_low`` and ``bootstrap_high`` that over resampled seeds. ``p_permutation_min`` is the
-    smallest p-value that flips of ``n`` signs can give. ``reason`` says why there is no test, or is empty.
+    ``difference`` is the mean of first minus second over ``n`` seeds, ``low`` and ``high`` are its
+    interval by Student's t, and ``bootstrap_low`` and ``bootstrap_high`` that over resampled seeds.
+    ``p_permutation_min`` is the smallest p-value that flips of ``n`` signs can give. ``reason``
+    says why there is no test, or is empty.
     """
 
     n: int
@@ -48,11 +50,14 @@ class PairedTest:
     reason: str = ""
 
 
-def paired_test(first: Mapping[int, float], second: Mapping[int, float], higher_is_better: bool) -> PairedTest:
-    """Test whether ``first`` is better than ``second``, both by seed, from the differences of the seeds they share.
+def paired_test(
+    first: Mapping[int, float], second: Mapping[int, float], higher_is_better: bool
+) -> PairedTest:
+    """Test whether ``first`` is better than ``second``, both by seed, from the differences of the
+    seeds they share.
 
-    One-sided: the paired t-test, and exact flips of the differences' signs. A missing value among the shared seeds, or
-    fewer than two of these, gives NaN.
+    One-sided: the paired t-test, and exact flips of the differences' signs. A missing value among
+    the shared seeds, or fewer than two of these, gives NaN.
     """
     seeds = [seed for seed in first if seed in second]
     differences = [difference(first[seed], second[seed]) for seed in seeds]
@@ -64,7 +69,10 @@ def paired_test(first: Mapping[int, float], second: Mapping[int, float], higher_
         reason = f"{finite} seed(s) in common, pairs need 2"
     if reason:
         return PairedTest(finite, reason=reason)
-    sample, values = summarize(differences), [side[seed] for side in (first, second) for seed in seeds]
+    sample, values = (
+        summarize(differences),
+        [side[seed] for side in (first, second) for seed in seeds],
+    )
     mean = without_rounding(sample.mean, *values)
     error = without_rounding(sample.sd, *values) / math.sqrt(finite)
     t = t_ratio(mean, error)
@@ -84,12 +92,13 @@ def paired_test(first: Mapping[int, float], second: Mapping[int, float], higher_
 
 
 def sign_flip_p(differences: Sequence[float], rounding: float) -> float:
-    """Return the one-sided p-value of a permutation test: how often random signs give a sum as large as ours.
+    """Return the one-sided p-value of a permutation test: how often random signs give a sum as
+    large as ours.
 
     Sums that differ by no more than ``rounding`` are ties.
 
-    Under the null hypothesis each difference is as likely as its negative. Up to ``MAX_FLIPPED`` seeds, every choice of
-    signs is counted; beyond, ``N_DRAWN`` are drawn, and ours with them.
+    Under the null hypothesis each difference is as likely as its negative. Up to ``MAX_FLIPPED``
+    seeds, every choice of signs is counted; beyond, ``N_DRAWN`` are drawn, and ours with them.
     """
     values = np.array(differences)
     return float(np.mean(_signs(len(values)) @ values >= values.sum() - rounding))
@@ -97,29 +106,41 @@ def sign_flip_p(differences: Sequence[float], rounding: float) -> float:
 
 @cache
 def _signs(n: int) -> Floats:
-    """Return all choices of ``n`` signs, or some and no change of any, one a row, of shape (choices, n)."""
+    """Return all choices of ``n`` signs, or some and no change of any, one a row, of shape
+    (choices, n)."""
     if n <= MAX_FLIPPED:
         return np.array(list(product((1.0, -1.0), repeat=n)))
-    return np.vstack([np.random.default_rng(RANDOM_SEED).choice((1.0, -1.0), (N_DRAWN, n)), np.ones(n)])
+    return np.vstack(
+        [np.random.default_rng(RANDOM_SEED).choice((1.0, -1.0), (N_DRAWN, n)), np.ones(n)]
+    )
 
 
 @cache
 def _resamples(n: int) -> tuple[Floats, Floats]:
-    """Return how often each of ``n`` values is in each resample, of shape (resamples, n), and their probabilities."""
+    """Return how often each of ``n`` values is in each resample, of shape (resamples, n), and their
+    probabilities."""
     if n > MAX_RESAMPLED:
-        counts = np.random.default_rng(RANDOM_SEED).multinomial(n, [1 / n] * n, size=N_DRAWN).astype(float)
+        counts = (
+            np.random.default_rng(RANDOM_SEED)
+            .multinomial(n, [1 / n] * n, size=N_DRAWN)
+            .astype(float)
+        )
         return counts, np.full(N_DRAWN, 1 / N_DRAWN)
     chosen = list(combinations_with_replacement(range(n), n))
     counts = np.array([np.bincount(places, minlength=n) for places in chosen], dtype=float)
-    ways = [math.factorial(n) / math.prod(map(math.factorial, row)) for row in counts.astype(int).tolist()]
+    ways = [
+        math.factorial(n) / math.prod(map(math.factorial, row))
+        for row in counts.astype(int).tolist()
+    ]
     return counts, np.array(ways) / n**n
 
 
 def bootstrap_interval(differences: Sequence[float]) -> tuple[float, float]:
     """Return the percentile interval at ``LEVEL`` of the mean over resampled seeds (Efron 1979).
 
-    Up to ``MAX_RESAMPLED`` seeds, every resample is counted with its probability; beyond, ``N_DRAWN`` are drawn.
-    Of three seeds, one value thrice has probability 1/27 > 2.5 %: the interval is that from smallest to largest.
+    Up to ``MAX_RESAMPLED`` seeds, every resample is counted with its probability; beyond,
+    ``N_DRAWN`` are drawn. Of three seeds, one value thrice has probability 1/27 > 2.5 %: the
+    interval is that from smallest to largest.
     """
     counts, probabilities = _resamples(len(differences))
     means = counts @ differences / len(differences)

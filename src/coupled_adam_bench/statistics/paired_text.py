@@ -1,7 +1,9 @@
-"""``paired.csv``: two models of one seed, compared on the same documents of tasks and of held-out text.
+"""``paired.csv``: two models of one seed, compared on the same documents of tasks and of held-out
+text.
 
-In each group every optimizer is compared with the first one, seed by seed and over all seeds. A document is there once
-for each seed, and these are alike: so over seeds its differences are averaged first, and then count once.
+In each group every optimizer is compared with the first one, seed by seed and over all seeds. A
+document is there once for each seed, and these are alike: so over seeds its differences are
+averaged first, and then count once.
 """
 
 import math
@@ -18,7 +20,14 @@ from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, layout_of
 from coupled_adam_bench.results.study_results import rivals
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Statistic
-from coupled_adam_bench.statistics.units import Estimate, average, document_means, mcnemar_p, of_documents, of_held_out
+from coupled_adam_bench.statistics.units import (
+    Estimate,
+    average,
+    document_means,
+    mcnemar_p,
+    of_documents,
+    of_held_out,
+)
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.stages import STAGES
@@ -42,22 +51,33 @@ Pairs = dict[str, tuple[Floats, Floats]]
 
 
 def pairs_of(scores: Callable[[str], Scores], first: Cell, second: Cell) -> Pairs:
-    """Return the accuracies of two cells on the same documents; ``ValueError`` if these are not the same."""
+    """Return the accuracies of two cells on the same documents; ``ValueError`` if these are not the
+    same."""
     ours, theirs = scores(first.id), scores(second.id)
     for task in ours.keys() | theirs.keys():
         if alone := len(ours.get(task, {}).keys() ^ theirs.get(task, {}).keys()):
-            raise ValueError(f"{first.id} and {second.id}: {alone} documents of {task} that only one of them has")
+            raise ValueError(
+                f"{first.id} and {second.id}: {alone} documents of {task} that only one of them has"
+            )
     return {
-        task: (np.array(list(values.values())), np.array([theirs[task][document] for document in values]))
+        task: (
+            np.array(list(values.values())),
+            np.array([theirs[task][document] for document in values]),
+        )
         for task, values in ours.items()
     }
 
 
 def _scores(runs: Path, cell: Cell) -> Scores:
     """Return the accuracies of a cell by task and document; ``ValueError`` if it has none."""
-    scores = read_scores(measurement_of(STAGES[ACC.stage], cell.study, cell.data_id, runs), cell.id, ACC.name)
+    scores = read_scores(
+        measurement_of(STAGES[ACC.stage], cell.study, cell.data_id, runs), cell.id, ACC.name
+    )
     if not scores:
-        raise ValueError(f"{cell.id}: no documents with {ACC.name}: it has diverged, or was measured without them")
+        raise ValueError(
+            f"{cell.id}: no documents with {ACC.name}: it has diverged, or was measured without"
+            " them"
+        )
     return scores
 
 
@@ -66,29 +86,44 @@ def _numbers(estimate: Estimate, first: Floats, second: Floats, sign: int) -> Ro
     low, high = estimate.interval
     better = sign * np.sign(first - second)
     return {
-        "n": estimate.n, "difference": estimate.difference, "low": low, "high": high, "p_value": estimate.p_value,
-        "n_better": int((better > 0).sum()), "n_worse": int((better < 0).sum()), "test": T_TEST,
+        "n": estimate.n,
+        "difference": estimate.difference,
+        "low": low,
+        "high": high,
+        "p_value": estimate.p_value,
+        "n_better": int((better > 0).sum()),
+        "n_worse": int((better < 0).sum()),
+        "test": T_TEST,
         "reason": TOO_FEW if math.isnan(estimate.standard_error) else "",
-    }  # fmt: skip
+    }
 
 
 def _gap(unit: str, reason: str) -> Row:
     metric = LOSS if unit == HELD_OUT else ACC
     counts = {"n": 0, "n_better": 0, "n_worse": 0}
-    return {"unit": unit, "task": metric.task, "metric": metric.name, "test": "", "reason": reason} | counts
+    return {
+        "unit": unit,
+        "task": metric.task,
+        "metric": metric.name,
+        "test": "",
+        "reason": reason,
+    } | counts
 
 
 def _rows_of_seeds(
     unit: str, found: Mapping[int, Found | str], rows: Callable[[Sequence[Found]], Iterable[Row]]
 ) -> Iterator[Row]:
-    """Yield the rows of each seed and of all of them together; text stands for the reason of a seed without values."""
+    """Yield the rows of each seed and of all of them together; text stands for the reason of a seed
+    without values."""
     for seed, each in found.items():
         for row in [_gap(unit, each)] if isinstance(each, str) else rows([each]):
             yield row | {"seed": str(seed)}
     if len(found) > 1:
         there = [each for each in found.values() if not isinstance(each, str)]
         without = [str(seed) for seed, each in found.items() if isinstance(each, str)]
-        for row in [_gap(unit, f"seed {', '.join(without)}: not there")] if without else rows(there):
+        for row in (
+            [_gap(unit, f"seed {', '.join(without)}: not there")] if without else rows(there)
+        ):
             yield row | {"seed": ALL_SEEDS}
 
 
@@ -100,29 +135,54 @@ def _held_out(pairs: Sequence[PairedWindows]) -> Iterator[Row]:
     )
     n_targets_G, (first_G, second_G) = document_means(documents_P, n_targets_P, *sides_P)
     means = [float(np.average(side_G, weights=n_targets_G)) for side_G in (first_G, second_G)]
-    row = {"unit": HELD_OUT, "task": LOSS.task, "metric": LOSS.name, "mean": means[0], "mean_reference": means[1]}
+    row = {
+        "unit": HELD_OUT,
+        "task": LOSS.task,
+        "metric": LOSS.name,
+        "mean": means[0],
+        "mean_reference": means[1],
+    }
     yield row | _numbers(of_held_out(first_G - second_G, n_targets_G), first_G, second_G, sign=-1)
 
 
 def _documents(of_seeds: Sequence[Pairs]) -> Iterator[Row]:
-    """Yield the rows of each task and of their average over one seed or several, in which a document counts once."""
-    if len({tuple((task, len(first)) for task, (first, _) in pairs.items()) for pairs in of_seeds}) > 1:
+    """Yield the rows of each task and of their average over one seed or several, in which a
+    document counts once."""
+    if (
+        len({tuple((task, len(first)) for task, (first, _) in pairs.items()) for pairs in of_seeds})
+        > 1
+    ):
         yield _gap(DOCUMENTS, "the seeds were scored on different documents")
         return
     pairs: Pairs = {
-        task: (np.mean([each[task][0] for each in of_seeds], axis=0), np.mean([each[task][1] for each in of_seeds], 0))
+        task: (
+            np.mean([each[task][0] for each in of_seeds], axis=0),
+            np.mean([each[task][1] for each in of_seeds], 0),
+        )
         for task in of_seeds[0]
     }
     estimates = {task: of_documents(first - second) for task, (first, second) in pairs.items()}
     rows = {task: _numbers(estimates[task], *pairs[task], sign=1) for task in pairs}
     for task, sides in pairs.items():
-        row = rows[task] | {"mean": float(np.mean(sides[0])), "mean_reference": float(np.mean(sides[1]))}
-        if len(of_seeds) == 1 and np.isin(sides, (0.0, 1.0)).all():  # right or wrong, no probability
-            row |= {"test": MCNEMAR, "p_value": mcnemar_p(row["n_better"], row["n_worse"]), "reason": ""}
+        row = rows[task] | {
+            "mean": float(np.mean(sides[0])),
+            "mean_reference": float(np.mean(sides[1])),
+        }
+        if (
+            len(of_seeds) == 1 and np.isin(sides, (0.0, 1.0)).all()
+        ):  # right or wrong, no probability
+            row |= {
+                "test": MCNEMAR,
+                "p_value": mcnemar_p(row["n_better"], row["n_worse"]),
+                "reason": "",
+            }
         rows[task] = row | {"unit": DOCUMENTS, "task": task, "metric": ACC.name}
         yield rows[task]
     every = [np.concatenate([sides[side] for sides in pairs.values()]) for side in (0, 1)]
-    means = {name: math.fsum(row[name] for row in rows.values()) / len(rows) for name in ("mean", "mean_reference")}
+    means = {
+        name: math.fsum(row[name] for row in rows.values()) / len(rows)
+        for name in ("mean", "mean_reference")
+    }
     whole = {"unit": DOCUMENTS, "task": AVERAGE, "metric": ACC.name}
     yield whole | means | _numbers(average(list(estimates.values())), every[0], every[1], sign=1)
 
@@ -133,14 +193,21 @@ def _group_rows(group: Group, runs: Path) -> Iterator[Row]:
     scores = cache(lambda cell_id: _scores(runs, every[cell_id]))  # of one group at a time
     for key, reference in rivals(group):
         theirs = by_seed[reference]
-        cells = {seed: (cell, theirs[seed]) for seed, cell in by_seed[key].items() if seed in theirs}
+        cells = {
+            seed: (cell, theirs[seed]) for seed, cell in by_seed[key].items() if seed in theirs
+        }
         windows: dict[int, PairedWindows | str] = {}
         documents: dict[int, Pairs | str] = {}
         for seed, pair in cells.items():
             windows[seed] = _or_reason(partial(paired_windows, *pair, runs))
             documents[seed] = _or_reason(partial(pairs_of, scores, *pair))
-        rows = (*_rows_of_seeds(HELD_OUT, windows, _held_out), *_rows_of_seeds(DOCUMENTS, documents, _documents))
-        yield from (group.columns | {"optimizer": key, "reference": reference} | row for row in rows)
+        rows = (
+            *_rows_of_seeds(HELD_OUT, windows, _held_out),
+            *_rows_of_seeds(DOCUMENTS, documents, _documents),
+        )
+        yield from (
+            group.columns | {"optimizer": key, "reference": reference} | row for row in rows
+        )
 
 
 def _or_reason(read: Callable[[], Found]) -> Found | str:
@@ -161,11 +228,30 @@ def compare_text(plan: Plan, runs: Path = paths.RUNS) -> Iterator[Row]:
 STATISTIC = Statistic(
     file="paired.csv",
     columns={
-        "table": str, "n_params": int, "n_tokens": int, "optimizer": str, "reference": str, "seed": str, "unit": str,
-        "task": str, "metric": str, "n": int, "mean": float, "mean_reference": float, "difference": float, "low": float,
-        "high": float, "p_value": float, "n_better": int, "n_worse": int, "test": str, "reason": str, "model": str,
-        "data": str, "recipe": str,
+        "table": str,
+        "n_params": int,
+        "n_tokens": int,
+        "optimizer": str,
+        "reference": str,
+        "seed": str,
+        "unit": str,
+        "task": str,
+        "metric": str,
+        "n": int,
+        "mean": float,
+        "mean_reference": float,
+        "difference": float,
+        "low": float,
+        "high": float,
+        "p_value": float,
+        "n_better": int,
+        "n_worse": int,
+        "test": str,
+        "reason": str,
+        "model": str,
+        "data": str,
+        "recipe": str,
     },
     key=(*GROUP_COLUMNS, "optimizer", "reference", "seed", "unit", "task"),
     rows=lambda material: compare_text(material.plan, material.runs),
-)  # fmt: skip
+)

@@ -1,7 +1,9 @@
-"""What a study could have found, and how many seeds find what it saw: ``power.csv`` and "How many seeds?".
+"""What a study could have found, and how many seeds find what it saw: ``power.csv`` and "How many
+seeds?".
 
-Power is that of the one-sided t-test at the paper's level [P]: unpaired, as the paper tests, and paired by seed. The
-power of a test for the very difference that it saw is not given: it is a function of the p-value and says nothing more.
+Power is that of the one-sided t-test at the paper's level [P]: unpaired, as the paper tests, and
+paired by seed. The power of a test for the very difference that it saw is not given: it is a
+function of the p-value and says nothing more.
 """
 
 import math
@@ -14,7 +16,16 @@ from markupsafe import Markup
 from scipy.optimize import brentq
 from scipy.special import nctdtr, stdtrit
 
-from coupled_adam_bench.page.blocks import PLACE_COLUMNS, Block, Column, Fold, Grid, Heading, Text, symbol
+from coupled_adam_bench.page.blocks import (
+    PLACE_COLUMNS,
+    Block,
+    Column,
+    Fold,
+    Grid,
+    Heading,
+    Text,
+    symbol,
+)
 from coupled_adam_bench.page.formats import MISSING, plural, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
 from coupled_adam_bench.results.rounding import difference as difference_of
@@ -34,8 +45,8 @@ DESIGNS = (UNPAIRED, PAIRED)
 def power_of(effect: float, n: int, design: str, alpha: float = ALPHA) -> float:
     """Return the power of the one-sided t-test with ``n`` seeds of each optimizer.
 
-    ``effect`` is the true difference over the standard deviation of ``design``: of an optimizer's values, or of the
-    paired differences. T has a noncentral distribution (Cohen 1988).
+    ``effect`` is the true difference over the standard deviation of ``design``: of an optimizer's
+    values, or of the paired differences. T has a noncentral distribution (Cohen 1988).
     """
     df = 2 * n - 2 if design == UNPAIRED else n - 1
     shift = effect * math.sqrt(n / 2 if design == UNPAIRED else n)
@@ -44,17 +55,21 @@ def power_of(effect: float, n: int, design: str, alpha: float = ALPHA) -> float:
 
 @cache
 def detectable_effect(n: int, design: str, power: float = POWER, alpha: float = ALPHA) -> float:
-    """Return the effect that ``n`` seeds find with the probability ``power``; NaN for fewer than two seeds."""
+    """Return the effect that ``n`` seeds find with the probability ``power``; NaN for fewer than
+    two seeds."""
     if n < 2:
         return math.nan
     high = 1.0
     while power_of(high, n, design, alpha) < power:
         high *= 2
-    return float(brentq(lambda effect: power_of(effect, n, design, alpha) - power, 0.0, high, xtol=1e-12))
+    return float(
+        brentq(lambda effect: power_of(effect, n, design, alpha) - power, 0.0, high, xtol=1e-12)
+    )
 
 
 def seeds_needed(effect: float, design: str, power: float = POWER, alpha: float = ALPHA) -> float:
-    """Return the fewest seeds, of each optimizer, with at least ``power``; NaN if ``MOST_SEEDS`` are too few."""
+    """Return the fewest seeds, of each optimizer, with at least ``power``; NaN if ``MOST_SEEDS``
+    are too few."""
     if math.isnan(effect) or effect <= 0:
         return math.nan
     numbers = range(2, MOST_SEEDS + 1)
@@ -62,7 +77,9 @@ def seeds_needed(effect: float, design: str, power: float = POWER, alpha: float 
     return float(numbers[place]) if place < len(numbers) else math.nan
 
 
-def _row(study: StudyResults, group: Group, metric: Metric, pair: tuple[str, str], design: str) -> dict[str, Any]:
+def _row(
+    study: StudyResults, group: Group, metric: Metric, pair: tuple[str, str], design: str
+) -> dict[str, Any]:
     seeds, reason = math.nan, ""
     if design == PAIRED:
         differences = list(paired_differences(study, group, metric, *pair).values())
@@ -75,9 +92,15 @@ def _row(study: StudyResults, group: Group, metric: Metric, pair: tuple[str, str
         if any(math.isnan(sample.mean) for sample in samples):
             reason = "values missing"
     n = min(sample.n for sample in samples)
-    difference = difference_of(samples[0].mean, samples[1].mean) if design == UNPAIRED else samples[0].mean
+    difference = (
+        difference_of(samples[0].mean, samples[1].mean) if design == UNPAIRED else samples[0].mean
+    )
     df = sum(sample.n - 1 for sample in samples)
-    sd = math.sqrt(sum((sample.n - 1) * sample.sd**2 for sample in samples) / df) if n > 1 else math.nan
+    sd = (
+        math.sqrt(sum((sample.n - 1) * sample.sd**2 for sample in samples) / df)
+        if n > 1
+        else math.nan
+    )
     if not reason and n < 2:
         reason = "one seed"
     elif not reason and sd == 0:
@@ -86,14 +109,22 @@ def _row(study: StudyResults, group: Group, metric: Metric, pair: tuple[str, str
         seeds = seeds_needed(abs(difference) / sd, design)
         reason = f"more than {MOST_SEEDS:,} seeds" if math.isnan(seeds) else ""
     return group.columns | {
-        "metric": metric.name, "optimizer": pair[0], "reference": pair[1], "design": design, "n": n,
-        "difference": difference, "sd": sd, "detectable": detectable_effect(n, design) * sd, "seeds": seeds,
+        "metric": metric.name,
+        "optimizer": pair[0],
+        "reference": pair[1],
+        "design": design,
+        "n": n,
+        "difference": difference,
+        "sd": sd,
+        "detectable": detectable_effect(n, design) * sd,
+        "seeds": seeds,
         "reason": reason,
-    }  # fmt: skip
+    }
 
 
 def power_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
-    """Yield the rows of power.csv: each optimizer of a group against its first one, in each metric and design."""
+    """Yield the rows of power.csv: each optimizer of a group against its first one, in each metric
+    and design."""
     for name, groups in study.groups.items():
         for group in groups:
             for metric in study.columns(name):
@@ -120,32 +151,46 @@ _COLUMNS: tuple[Column[Placed], ...] = (
 
 
 def _blocks(material: Material) -> Iterator[Block]:
-    shown = {table.title: material.placed(STATISTIC, name) for name, table in material.study.tables.items()}
+    shown = {
+        table.title: material.placed(STATISTIC, name)
+        for name, table in material.study.tables.items()
+    }
     if not any(shown.values()):
         return
     yield Text(
         Markup(
-            'The column "they find" says what difference the seeds of this study find with probability {power}, by '
-            "one-sided t-tests at {alpha}: unpaired as in the paper's tables, and paired by seed. A smaller difference "
-            'may be there although it is not significant. "Needed" says how many seeds of each optimizer find the '
-            "difference that was seen, if it is the true one and the spread is that of these seeds. A few seeds hardly "
-            'know their own spread. The whole list is <a href="../power.csv">power.csv</a>.'
+            'The column "they find" says what difference the seeds of this study find with'
+            " probability {power}, by one-sided t-tests at {alpha}: unpaired as in the paper's"
+            " tables, and paired by seed. A smaller difference may be there although it is not"
+            ' significant. "Needed" says how many seeds of each optimizer find the difference that'
+            " was seen, if it is the true one and the spread is that of these seeds. A few seeds"
+            ' hardly know their own spread. The whole list is <a href="../power.csv">power.csv</a>.'
         ).format(power=f"{100 * POWER:g} %", alpha=f"{100 * ALPHA:g} %")
     )
     for title, rows in shown.items():
         if rows:
             yield Heading(title)
-            yield Fold(plural(len(rows), "test"), [Grid(f"Power, {title}", _COLUMNS, rows, tall=True)])
+            yield Fold(
+                plural(len(rows), "test"), [Grid(f"Power, {title}", _COLUMNS, rows, tall=True)]
+            )
 
 
 STATISTIC = Statistic(
     file="power.csv",
     columns=PLACE
     | {
-        "metric": str, "optimizer": str, "reference": str, "design": str, "n": int, "difference": float, "sd": float,
-        "detectable": float, "seeds": float, "reason": str,
+        "metric": str,
+        "optimizer": str,
+        "reference": str,
+        "design": str,
+        "n": int,
+        "difference": float,
+        "sd": float,
+        "detectable": float,
+        "seeds": float,
+        "reason": str,
     },
     key=(*GROUP_COLUMNS, "metric", "optimizer", "reference", "design"),
     rows=lambda material: power_rows(material.study),
     section=Section("power", "How many seeds?", _blocks),
-)  # fmt: skip
+)

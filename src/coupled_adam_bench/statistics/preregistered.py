@@ -1,4 +1,5 @@
-"""A stated plan before and after its runs: what it is about, what ``plan`` says of it, and whether it was kept."""
+"""A stated plan before and after its runs: what it is about, what ``plan`` says of it, and whether
+it was kept."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,13 +25,15 @@ def meant_groups(layout: Layout, hypothesis: Hypothesis) -> list[Group]:
     return [
         group
         for group in layout.groups[hypothesis.table]
-        if keys <= group.cells.keys() and is_meant(hypothesis, group.table, group.cells[hypothesis.better][0])
+        if keys <= group.cells.keys()
+        and is_meant(hypothesis, group.table, group.cells[hypothesis.better][0])
     ]
 
 
 @dataclass(frozen=True)
 class Check:
-    """What a plan asks for, whether it was kept (``open``: not known, or not yet), and what was found."""
+    """What a plan asks for, whether it was kept (``open``: not known, or not yet), and what was
+    found."""
 
     subject: str
     kept: Literal["yes", "no", "open"]
@@ -38,7 +41,8 @@ class Check:
 
 
 def seeds_with_values(study: StudyResults) -> tuple[list[int], list[int]]:
-    """Return the seeds that have a value of any stated comparison, and those of them that have all values."""
+    """Return the seeds that have a value of any stated comparison, and those of them that have all
+    values."""
     assert study.plan.stated is not None
     found: dict[int, list[bool]] = {}
     n_values = 0
@@ -47,7 +51,9 @@ def seeds_with_values(study: StudyResults) -> tuple[list[int], list[int]]:
             for key in (hypothesis.better, hypothesis.than):
                 n_values += 1
                 for cell in group.cells[key]:
-                    found.setdefault(cell.seed, []).append(math.isfinite(study.value(cell, hypothesis.metric)))
+                    found.setdefault(cell.seed, []).append(
+                        math.isfinite(study.value(cell, hypothesis.metric))
+                    )
     some = [seed for seed, there in found.items() if any(there)]
     return some, [seed for seed in some if sum(found[seed]) == n_values]
 
@@ -55,13 +61,18 @@ def seeds_with_values(study: StudyResults) -> tuple[list[int], list[int]]:
 def _alike(record: Record, sha256: str) -> list[Mapping[str, Any]]:
     """Return the entries with this text and the settings of the last of them, whatever their seeds.
 
-    An entry of an earlier version does not say what was measured: it counts where nothing else was seen to be.
+    An entry of an earlier version does not say what was measured: it counts where nothing else was
+    seen to be.
     """
     seen = [entry for entry in record if entry["sha256"] == sha256]
     known = [seen[-1].get("measured")] if seen else []
     if not any(_is_changed(entry.get("measured"), *known) for entry in seen):
         known.append(None)
-    return [entry for entry in seen if _trained(entry) == _trained(seen[-1]) and entry.get("measured") in known]
+    return [
+        entry
+        for entry in seen
+        if _trained(entry) == _trained(seen[-1]) and entry.get("measured") in known
+    ]
 
 
 def _trained(entry: Mapping[str, Any]) -> set[str]:
@@ -73,18 +84,25 @@ def _is_changed(measured: Any, other: Any) -> bool:
 
 
 def stated_in_advance(record: Record, sha256: str) -> Check:
-    """Return whether a text was stated before the first of its runs had begun, by what was seen of it."""
+    """Return whether a text was stated before the first of its runs had begun, by what was seen of
+    it."""
     subject = "stated in advance"
     alike = _alike(record, sha256)
     if not alike:
-        return Check(subject, "open", "it is not recorded when this text was first seen; the workflow records it")
+        return Check(
+            subject,
+            "open",
+            "it is not recorded when this text was first seen; the workflow records it",
+        )
     first = alike[0]
     finding = (
-        f"this text with these settings was first seen on {first['at']}, when {len(first['begun'])} of "
-        f"{first['n_cells']} runs had begun"
+        f"this text with these settings was first seen on {first['at']}, when {len(first['begun'])}"
+        f" of {first['n_cells']} runs had begun"
     )
     of_text = [entry for entry in record if entry["sha256"] == sha256]
-    is_measured_otherwise = any(_is_changed(a.get("measured"), b.get("measured")) for a, b in pairwise(of_text))
+    is_measured_otherwise = any(
+        _is_changed(a.get("measured"), b.get("measured")) for a, b in pairwise(of_text)
+    )
     if is_measured_otherwise or any(_trained(entry) != _trained(of_text[0]) for entry in of_text):
         finding += "; settings changed after the plan was seen"
     if others := {entry["sha256"] for entry in record} - {sha256}:
@@ -92,7 +110,9 @@ def stated_in_advance(record: Record, sha256: str) -> Check:
     if first["begun"]:
         return Check(subject, "no", finding)
     if first.get("measured") is None:
-        return Check(subject, "open", f"{finding}; how its metrics were to be measured is not recorded")
+        return Check(
+            subject, "open", f"{finding}; how its metrics were to be measured is not recorded"
+        )
     return Check(subject, "yes", finding)
 
 
@@ -106,10 +126,14 @@ def _dropped(record: Record, sha256: str) -> list[str]:
     ]
 
 
-def _seeds(stated: Sequence[int], some: Sequence[int], whole: Sequence[int], dropped: Sequence[str]) -> Check:
+def _seeds(
+    stated: Sequence[int], some: Sequence[int], whole: Sequence[int], dropped: Sequence[str]
+) -> Check:
     subject = "these seeds and no others"
     if dropped:
-        return Check(subject, "no", f"{', '.join(dropped)} had begun, and the grid no longer has them")
+        return Check(
+            subject, "no", f"{', '.join(dropped)} had begun, and the grid no longer has them"
+        )
     if others := [seed for seed in some if seed not in stated]:
         return Check(subject, "no", f"seed {', '.join(map(str, others))} was run and is not stated")
     kept: Literal["yes", "open"] = "yes" if len(whole) == len(stated) else "open"
@@ -117,7 +141,8 @@ def _seeds(stated: Sequence[int], some: Sequence[int], whole: Sequence[int], dro
 
 
 def checks(study: StudyResults, record: Record) -> tuple[Check, ...]:
-    """Return whether each part of a stated plan was kept; ``record`` is what the workflow has seen of it."""
+    """Return whether each part of a stated plan was kept; ``record`` is what the workflow has seen
+    of it."""
     stated = study.plan.stated
     assert stated is not None
     some, whole = seeds_with_values(study)
@@ -133,7 +158,8 @@ def plan_checks(material: Material) -> tuple[Check, ...]:
 
 
 def in_advance(found: tuple[Check, ...]) -> bool:
-    """Tell whether the record says that the plan was there before the first of its runs had begun."""
+    """Tell whether the record says that the plan was there before the first of its runs had
+    begun."""
     return found[0].kept == "yes"
 
 
@@ -152,7 +178,8 @@ def _planned(plan: StatedPlan, each: Hypothesis) -> tuple[str, str, str]:
 
 
 def stated_table(layout: Layout) -> list[list[str]]:
-    """Return what ``plan`` says of a stated plan, header first: the power of its seeds if it expects rightly."""
+    """Return what ``plan`` says of a stated plan, header first: the power of its seeds if it
+    expects rightly."""
     assert layout.plan.stated is not None
     plan = layout.plan.stated.plan
     table = [["hypothesis", "metric", "expected", "seeds", "power", f"for {100 * POWER:g} %"]]

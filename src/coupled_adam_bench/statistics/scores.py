@@ -15,13 +15,15 @@ from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.catalog.tables import Table
 
 CLAIMED = ("isotropy", "mean_norm_ratio", "r_bar")
-"""The metrics of the paper's claim [P]: embeddings are isotropic and centred, and agree with human ratings."""
+"""The metrics of the paper's claim [P]: embeddings are isotropic and centred, and agree with human
+ratings."""
 LOSS = "loss"
 
 
 @dataclass(frozen=True)
 class Score:
-    """In how many groups of a table each optimizer has the bold value of a metric; ``wins`` is by its key."""
+    """In how many groups of a table each optimizer has the bold value of a metric; ``wins`` is by
+    its key."""
 
     metric: Metric
     wins: dict[str, int]
@@ -33,7 +35,8 @@ class Score:
 class Scorecard:
     """The scores of a table.
 
-    ``labels`` of its optimizers are by key; ``plain`` are the keys by their names without a learning rate of their own.
+    ``labels`` of its optimizers are by key; ``plain`` are the keys by their names without a
+    learning rate of their own.
     """
 
     table: Table
@@ -46,10 +49,15 @@ TONES = ("bad", "middle", "good")
 WORDS = {
     "paper": ("Not reproduced", "Partly reproduced", "Reproduced"),
     "small": ("Not seen in small", "Partly seen in small", "Seen in small"),
-    "head alone": ("Not seen on a head alone", "Partly seen on a head alone", "Seen on a head alone"),
+    "head alone": (
+        "Not seen on a head alone",
+        "Partly seen on a head alone",
+        "Seen on a head alone",
+    ),
     "generated": ("Mechanism not seen", "Mechanism partly seen", "Mechanism seen"),
 }
-"""The words for a claim of which nothing, a part or all holds, by what the study can show of the paper's result."""
+"""The words for a claim of which nothing, a part or all holds, by what the study can show of the
+paper's result."""
 UNTESTED = {
     **{reach: tuple(f"{word} (not tested)" for word in words) for reach, words in WORDS.items()},
     "paper": (
@@ -60,7 +68,8 @@ UNTESTED = {
 }
 """The words for a table of single runs: no test stands behind it, so it shows no more than this."""
 SMALLEST = (124e6, 4.92e9)
-"""The parameters and tokens of the smallest run of the paper's Table 1 [P]; a study is of its size from 9 / 10 on."""
+"""The parameters and tokens of the smallest run of the paper's Table 1 [P]; a study is of its size
+from 9 / 10 on."""
 NOT_JUDGED = "Not judged: nothing could be compared"
 
 
@@ -72,18 +81,21 @@ def reach_of(groups: Iterable[Group]) -> str:
     if not all(ARCHITECTURES[cell.model.architecture].has_layers for cell in firsts):
         return "head alone"
     n_params, n_tokens = SMALLEST
-    is_large = all(cell.n_params >= 0.9 * n_params and cell.n_tokens >= 0.9 * n_tokens for cell in firsts)
+    is_large = all(
+        cell.n_params >= 0.9 * n_params and cell.n_tokens >= 0.9 * n_tokens for cell in firsts
+    )
     return "paper" if is_large else "small"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The paper's claim in one table, for the keys of its Adam and its Coupled Adam, in a ``word`` and its ``tone``.
+    """The paper's claim in one table, for the keys of its Adam and its Coupled Adam, in a ``word``
+    and its ``tone``.
 
-    ``holds`` counts the comparisons of embeddings, of ``total``, in which Coupled Adam is better. ``loss`` has the
-    losses of all ``groups``, None if the table has no loss. ``loss_kept`` counts the groups at the most tokens of each
-    size, of ``n_longest``, in which Adam's loss is not better: at fewer tokens the paper's Coupled Adam is slightly
-    worse too.
+    ``holds`` counts the comparisons of embeddings, of ``total``, in which Coupled Adam is better.
+    ``loss`` has the losses of all ``groups``, None if the table has no loss. ``loss_kept`` counts
+    the groups at the most tokens of each size, of ``n_longest``, in which Adam's loss is not
+    better: at fewer tokens the paper's Coupled Adam is slightly worse too.
     """
 
     table: Table
@@ -111,18 +123,23 @@ class Verdict:
 
 
 def _is_untestable(study: StudyResults, group: Group, metric: Metric) -> bool:
-    """Tell whether a comparison could not be made: no difference or, if it is a test, no p-value."""
+    """Tell whether a comparison could not be made: no difference or, if it is a test, no
+    p-value."""
     return any(
         isnan(row["difference"]) or (row["rule"] in DECIDING and isnan(row[DECIDING[row["rule"]]]))
         for row in study.comparisons_of(group, metric)
     )
 
 
-def _score(study: StudyResults, groups: tuple[Group, ...], metric: Metric, keys: dict[str, str]) -> Score:
+def _score(
+    study: StudyResults, groups: tuple[Group, ...], metric: Metric, keys: dict[str, str]
+) -> Score:
     bold = [study.bold(group, metric) for group in groups]
     open_groups = [group for group, key in zip(groups, bold, strict=True) if key is None]
     untestable = sum(_is_untestable(study, group, metric) for group in open_groups)
-    return Score(metric, {key: bold.count(key) for key in keys}, len(open_groups) - untestable, untestable)
+    return Score(
+        metric, {key: bold.count(key) for key in keys}, len(open_groups) - untestable, untestable
+    )
 
 
 def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
@@ -138,32 +155,44 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
 
 
 def _pair(card: Scorecard) -> tuple[str, str] | None:
-    """Return the keys of Adam and Coupled Adam if the table compares just these; each may have a rate of its own."""
+    """Return the keys of Adam and Coupled Adam if the table compares just these; each may have a
+    rate of its own."""
     if len(card.labels) == 2 and card.plain.keys() == {ADAM, COUPLED_ADAM}:
         return card.plain[ADAM], card.plain[COUPLED_ADAM]
     return None
 
 
-def _judge(study: StudyResults, card: Scorecard, scores: dict[str, Score], adam: str, coupled_adam: str) -> Verdict:
+def _judge(
+    study: StudyResults, card: Scorecard, scores: dict[str, Score], adam: str, coupled_adam: str
+) -> Verdict:
     groups, tested = study.groups[card.table.name], card.table.rules.tested
     longest, loss = longest_groups(groups), scores.get(LOSS)
     kept = 0
     if loss is not None:
         there = [group for group in longest if not _is_untestable(study, group, loss.metric)]
         kept = sum(study.bold(group, loss.metric) != adam for group in there)
-    holds, total = sum(scores[name].wins[coupled_adam] for name in CLAIMED), len(CLAIMED) * len(groups)
-    level = 0 if not holds else 2 if holds == total and loss is not None and kept == len(longest) else 1
+    holds, total = (
+        sum(scores[name].wins[coupled_adam] for name in CLAIMED),
+        len(CLAIMED) * len(groups),
+    )
+    level = (
+        0 if not holds else 2 if holds == total and loss is not None and kept == len(longest) else 1
+    )
     word = (WORDS if tested else UNTESTED)[reach_of(groups)][level]
     tone = TONES[level] if tested else "open"
     if sum(scores[name].untestable for name in CLAIMED) == total:
         word, tone = NOT_JUDGED, "open"
-    return Verdict(card.table, adam, coupled_adam, word, tone, holds, total, groups, loss, kept, len(longest))
+    return Verdict(
+        card.table, adam, coupled_adam, word, tone, holds, total, groups, loss, kept, len(longest)
+    )
 
 
 def verdicts(study: StudyResults) -> tuple[Verdict, ...]:
-    """Judge the paper's claim in every table that compares just Adam and Coupled Adam in all that it is about.
+    """Judge the paper's claim in every table that compares just Adam and Coupled Adam in all that
+    it is about.
 
-    Their learning rates of the embedding may differ: the claim is the same when each has the rate that suits it.
+    Their learning rates of the embedding may differ: the claim is the same when each has the rate
+    that suits it.
     """
     judged = []
     for card in scorecards(study):

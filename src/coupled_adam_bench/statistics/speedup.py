@@ -1,7 +1,10 @@
-"""How many tokens the reference needs for the same loss, and how optimizers rank: ``speedup.csv`` and ``flips.csv``.
+"""How many tokens the reference needs for the same loss, and how optimizers rank: ``speedup.csv``
+and ``flips.csv``.
 
-The effective speedup of an optimizer at D tokens is the number of tokens with which the reference, the strongest Adam
-of D tokens, has its loss, over D (arXiv 2509.02046).  S: seeds    T: numbers of tokens
+The effective speedup of an optimizer at D tokens is the number of tokens with which the reference,
+the strongest Adam of D tokens, has its loss, over D (arXiv 2509.02046).
+
+S: seeds    T: numbers of tokens
 """
 
 import math
@@ -30,15 +33,18 @@ from coupled_adam_bench.study.cells import Cell, readable_count
 
 BEYOND = "the interval reaches beyond the reference's tokens"
 _POINTS = 1024
-"""Points of the curve between which it is a straight line, for its inverse: an error below 1e-5 of the tokens."""
+"""Points of the curve between which it is a straight line, for its inverse: an error below 1e-5 of
+the tokens."""
 _EXPONENTS = (1e-3, 2.0)
-"""Range of the exponent c. The least is a straight line in log D, which losses that do not bend have."""
+"""Range of the exponent c. The least is a straight line in log D, which losses that do not bend
+have."""
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Needed:
-    """The tokens that a reference needs for a loss, with the ends of their interval over ``n`` seeds.
+    """The tokens that a reference needs for a loss, with the ends of their interval over ``n``
+    seeds.
 
     What cannot be said is NaN, and ``reason`` says why.
     """
@@ -51,30 +57,47 @@ class Needed:
 
 
 def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int, float]]) -> Needed:
-    """Return how many tokens a reference, given its losses by tokens and seed, needs for the loss ``own`` by seed.
+    """Return how many tokens a reference, given its losses by tokens and seed, needs for the loss
+    ``own`` by seed.
 
-    The curve of the means is a power law, a + b D^-c (Hoffmann et al. 2022), and what the points differ from it,
-    straight between them in log D. So it goes through all points, and equal optimizers have a speedup of 1. Two points
-    do not say how the curve bends: it is straight in log D then, and has no interval. Nothing is extrapolated.
+    The curve of the means is a power law, a + b D^-c (Hoffmann et al. 2022), and what the points
+    differ from it, straight between them in log D. So it goes through all points, and equal
+    optimizers have a speedup of 1. Two points do not say how the curve bends: it is straight in log
+    D then, and has no interval. Nothing is extrapolated.
 
-    The interval has all tokens at which a paired t-test does not tell the losses apart, in Fieller's manner (1954).
-    A seed's own curve is that of the means plus its deviations from them, which are straight between points.
+    The interval has all tokens at which a paired t-test does not tell the losses apart, in
+    Fieller's manner (1954). A seed's own curve is that of the means plus its deviations from them,
+    which are straight between points.
     """
-    grid = sorted(tokens for tokens, of_tokens in reference.items() if own.keys() <= of_tokens.keys())
+    grid = sorted(
+        tokens for tokens, of_tokens in reference.items() if own.keys() <= of_tokens.keys()
+    )
     n = len(own)
     if len(grid) < 2:
-        return Needed(n, reason=f"the reference has these seeds at {plural(len(grid), 'number')} of tokens, it needs 2")
+        return Needed(
+            n,
+            reason=(
+                f"the reference has these seeds at {plural(len(grid), 'number')} of tokens, it"
+                " needs 2"
+            ),
+        )
     own_S = np.array(list(own.values()))
     losses_TS = np.array([[reference[tokens][seed] for seed in own] for tokens in grid])
     if not (np.isfinite(own_S).all() and np.isfinite(losses_TS).all()):
         return Needed(n, reason="a loss is missing")
     means_T, loss = losses_TS.mean(axis=1), float(own_S.mean())
     if (np.diff(means_T) >= 0).any():
-        return Needed(n, reason="the loss of the reference does not fall with each number of tokens")
+        return Needed(
+            n, reason="the loss of the reference does not fall with each number of tokens"
+        )
     if loss < means_T[-1]:
-        return Needed(n, reason=f"the reference needs more than its most tokens, {readable_count(grid[-1])}")
+        return Needed(
+            n, reason=f"the reference needs more than its most tokens, {readable_count(grid[-1])}"
+        )
     if loss > means_T[0]:
-        return Needed(n, reason=f"the reference needs less than its fewest tokens, {readable_count(grid[0])}")
+        return Needed(
+            n, reason=f"the reference needs less than its fewest tokens, {readable_count(grid[0])}"
+        )
     logs_T = np.log(grid)
     places, curve = _curve(logs_T, means_T)
 
@@ -82,23 +105,32 @@ def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int,
         return float(np.exp(np.interp(level, curve[::-1], places[::-1])))
 
     if n < 2 or len(grid) < 3:
-        reason = "1 seed, an interval needs 2" if n < 2 else "an interval needs 3 numbers of tokens of the reference"
+        reason = (
+            "1 seed, an interval needs 2"
+            if n < 2
+            else "an interval needs 3 numbers of tokens of the reference"
+        )
         return Needed(n, tokens_at(loss), reason=reason)
     deviations_TS = own_S - losses_TS + means_T[:, None]
 
     def excess(level: float) -> float:
-        """Return by how much a loss of the reference's curve lies outside of what the seeds do not tell from ours."""
+        """Return by how much a loss of the reference's curve lies outside of what the seeds do not
+        tell from ours."""
         at_level_S = [np.interp(level, means_T[::-1], of_seed) for of_seed in deviations_TS[::-1].T]
-        return float(abs(level - loss) - t_quantile(n - 1) * np.std(at_level_S, ddof=1) / math.sqrt(n))
+        return float(
+            abs(level - loss) - t_quantile(n - 1) * np.std(at_level_S, ddof=1) / math.sqrt(n)
+        )
 
     low, high = (
-        tokens_at(brentq(excess, loss, edge)) if excess(edge) > 0 else math.nan for edge in (means_T[0], means_T[-1])
+        tokens_at(brentq(excess, loss, edge)) if excess(edge) > 0 else math.nan
+        for edge in (means_T[0], means_T[-1])
     )
     return Needed(n, tokens_at(loss), low, high, "" if math.isfinite(low + high) else BEYOND)
 
 
 def _curve(logs_T: Floats, means_T: Floats) -> tuple[Floats, Floats]:
-    """Return log D at many places, and the falling curve of the losses there, as :func:`needed_tokens` has it."""
+    """Return log D at many places, and the falling curve of the losses there, as
+    :func:`needed_tokens` has it."""
 
     def law(exponent: float) -> tuple[Floats, Floats]:
         powers = np.exp(-exponent * (places - places[0]))
@@ -109,18 +141,22 @@ def _curve(logs_T: Floats, means_T: Floats) -> tuple[Floats, Floats]:
     places = np.union1d(logs_T, np.linspace(logs_T[0], logs_T[-1], _POINTS))
     exponent = _EXPONENTS[0]
     if len(logs_T) > 2:
-        exponent = minimize_scalar(lambda c: float(np.square(law(c)[1]).sum()), bounds=_EXPONENTS, method="bounded").x
+        exponent = minimize_scalar(
+            lambda c: float(np.square(law(c)[1]).sum()), bounds=_EXPONENTS, method="bounded"
+        ).x
     fitted, rest_T = law(exponent)
     return places, np.minimum.accumulate(fitted + np.interp(places, logs_T, rest_T))
 
 
 _ADAM = re.compile(r"adamw(_f[^_]+)?")
-"""Keys of plain Adam, by whatever factor its learning rate on the embedding differs from the model's."""
+"""Keys of plain Adam, by whatever factor its learning rate on the embedding differs from the
+model's."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The losses of an optimizer by tokens and seed, and whether a trial chose its settings at each of them."""
+    """The losses of an optimizer by tokens and seed, and whether a trial chose its settings at each
+    of them."""
 
     key: str
     label: str
@@ -137,10 +173,14 @@ class Curve:
         return summarize(list(self.losses.get(n_tokens, {}).values())).mean
 
 
-def reference_of(curves: Iterable[Curve], n_tokens: int, is_tuned: bool) -> tuple[Curve | None, str]:
-    """Return the strongest Adam of some tokens, for an optimizer that ``is_tuned`` or not, or why there is none.
+def reference_of(
+    curves: Iterable[Curve], n_tokens: int, is_tuned: bool
+) -> tuple[Curve | None, str]:
+    """Return the strongest Adam of some tokens, for an optimizer that ``is_tuned`` or not, or why
+    there is none.
 
-    An optimizer with settings of its own trial stands beside Adam with settings of its own, and no other.
+    An optimizer with settings of its own trial stands beside Adam with settings of its own, and no
+    other.
     """
     adams = [curve for curve in curves if curve.is_adam and math.isfinite(curve.mean(n_tokens))]
     strongest = min(adams, key=lambda curve: curve.mean(n_tokens), default=None)
@@ -157,7 +197,8 @@ def _is_tuned(cell: Cell) -> bool:
 
 
 def _curves(study: StudyResults) -> dict[Setup, dict[tuple[str, bool], Curve]]:
-    """Return the curves of each setup by key and tuning, also of blocks that are in another table or in none."""
+    """Return the curves of each setup by key and tuning, also of blocks that are in another table
+    or in none."""
     curves: dict[Setup, dict[tuple[str, bool], Curve]] = {}
     for planned in study.plan.blocks:
         for cell in planned.cells:
@@ -185,23 +226,39 @@ def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
                 own = Needed(0, reason="the reference")
             else:
                 own = needed_tokens(by_seed[key], reference.losses)
-            rank = math.nan if math.isnan(loss) else 1 + sum(difference(other, loss) < 0 for other in means.values())
+            rank = (
+                math.nan
+                if math.isnan(loss)
+                else 1 + sum(difference(other, loss) < 0 for other in means.values())
+            )
             yield group.columns | {
-                "optimizer": key, "reference": "" if reference is None else reference.key, "rank": rank, "loss": loss,
-                "n": own.n, "tokens_reference": own.tokens, "speedup": own.tokens / group.n_tokens,
-                "low": own.low / group.n_tokens, "high": own.high / group.n_tokens, "reason": own.reason,
-            }  # fmt: skip
+                "optimizer": key,
+                "reference": "" if reference is None else reference.key,
+                "rank": rank,
+                "loss": loss,
+                "n": own.n,
+                "tokens_reference": own.tokens,
+                "speedup": own.tokens / group.n_tokens,
+                "low": own.low / group.n_tokens,
+                "high": own.high / group.n_tokens,
+                "reason": own.reason,
+            }
 
 
 def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
-    """Yield every two optimizers whose order changes between two numbers of tokens, the one that was ahead first.
+    """Yield every two optimizers whose order changes between two numbers of tokens, the one that
+    was ahead first.
 
-    Their differences are tested seed by seed, two-sided, with Holm's correction over all pairs and places of a table.
+    Their differences are tested seed by seed, two-sided, with Holm's correction over all pairs and
+    places of a table.
     """
     loss = study.layout.metrics[LOSS]
     for name, groups in study.groups.items():
         tested = study.tables[name].rules.tested
-        compared = {group.place: compare_all(study.by_seed(group, loss), loss, tested, math.nan) for group in groups}
+        compared = {
+            group.place: compare_all(study.by_seed(group, loss), loss, tested, math.nan)
+            for group in groups
+        }
         correct([row for rows in compared.values() for row in rows])
         for one, other in ((a, b) for a, b in combinations(groups, 2) if a.setup == b.setup):
             earlier, later = (_by_pair(compared[group.place]) for group in (one, other))
@@ -209,28 +266,47 @@ def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
                 gap_later, p_later = later.get((ahead, behind), (math.nan, math.nan))
                 if gap < 0 < gap_later:
                     yield one.columns | {
-                        "n_tokens_later": other.n_tokens, "optimizer": ahead, "reference": behind,
-                        "difference": gap, "p_paired_holm": p_holm, "difference_later": gap_later,
-                        "p_paired_holm_later": p_later, "told_apart": max(p_holm, p_later) < ALPHA,
-                    }  # fmt: skip
+                        "n_tokens_later": other.n_tokens,
+                        "optimizer": ahead,
+                        "reference": behind,
+                        "difference": gap,
+                        "p_paired_holm": p_holm,
+                        "difference_later": gap_later,
+                        "p_paired_holm_later": p_later,
+                        "told_apart": max(p_holm, p_later) < ALPHA,
+                    }
 
 
 def _by_pair(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
     """Return difference and corrected p-value by the optimizers of a pair, in both orders."""
-    pairs = {(row["optimizer"], row["reference"]): (row["difference"], row["p_paired_holm"]) for row in rows}
+    pairs = {
+        (row["optimizer"], row["reference"]): (row["difference"], row["p_paired_holm"])
+        for row in rows
+    }
     return pairs | {(b, a): (-gap, p_holm) for (a, b), (gap, p_holm) in pairs.items()}
 
 
 def _ends(row: Row) -> str:
     """Return the ends of an interval; one that it does not have is ``-``."""
-    return f"[{fixed(row['low'], 2)}, {fixed(row['high'], 2)}]" if row["n"] > 1 and row["speedup"] > 0 else MISSING
+    return (
+        f"[{fixed(row['low'], 2)}, {fixed(row['high'], 2)}]"
+        if row["n"] > 1 and row["speedup"] > 0
+        else MISSING
+    )
 
 
 def _reference(each: Placed) -> str:
     """Return the reference as tables call it: it is tuned as the optimizer is."""
     key, tuned = each.row["reference"], _is_tuned(each.group.cells[each.row["optimizer"]][0])
     cells = (cell for cells in each.group.cells.values() for cell in cells)
-    return next((cell.optimizer.label for cell in cells if (cell.optimizer.key, _is_tuned(cell)) == (key, tuned)), key)
+    return next(
+        (
+            cell.optimizer.label
+            for cell in cells
+            if (cell.optimizer.key, _is_tuned(cell)) == (key, tuned)
+        ),
+        key,
+    )
 
 
 _COLUMNS: tuple[Column[Placed], ...] = (
@@ -247,10 +323,17 @@ _COLUMNS: tuple[Column[Placed], ...] = (
 
 def _flip(each: Placed) -> Markup:
     row = each.row
-    return Markup("<i>N</i> = {}: {} has the lower loss at {}, and {} at {} tokens (<i>p</i> = {} and {}).").format(
-        each.group.model_label, each.label("optimizer"), each.group.tokens_label, each.label("reference"),
-        readable_count(row["n_tokens_later"]), p_value(row["p_paired_holm"]), p_value(row["p_paired_holm_later"]),
-    )  # fmt: skip
+    return Markup(
+        "<i>N</i> = {}: {} has the lower loss at {}, and {} at {} tokens (<i>p</i> = {} and {})."
+    ).format(
+        each.group.model_label,
+        each.label("optimizer"),
+        each.group.tokens_label,
+        each.label("reference"),
+        readable_count(row["n_tokens_later"]),
+        p_value(row["p_paired_holm"]),
+        p_value(row["p_paired_holm_later"]),
+    )
 
 
 def _blocks(material: Material) -> Iterator[Block]:
@@ -258,12 +341,13 @@ def _blocks(material: Material) -> Iterator[Block]:
         return
     yield Text(
         Markup(
-            "The speedup of an optimizer is the number of tokens that the reference needs for the same loss, over its "
-            "own: above 1, the reference needs more. The reference is the strongest Adam with these tokens; one that "
-            "is tuned stands beside what is tuned, and no other. Its losses are interpolated by a power law and never "
-            "extrapolated; the interval is over seeds, given this curve. All are "
-            'in <a href="../speedup.csv">speedup.csv</a>, and pairs whose order changes between two numbers of tokens '
-            'in <a href="../flips.csv">flips.csv</a>.'
+            "The speedup of an optimizer is the number of tokens that the reference needs for the"
+            " same loss, over its own: above 1, the reference needs more. The reference is the"
+            " strongest Adam with these tokens; one that is tuned stands beside what is tuned, and"
+            " no other. Its losses are interpolated by a power law and never extrapolated; the"
+            " interval is over seeds, given this curve. All are in <a"
+            ' href="../speedup.csv">speedup.csv</a>, and pairs whose order changes between two'
+            ' numbers of tokens in <a href="../flips.csv">flips.csv</a>.'
         )
     )
     for name, table in material.study.tables.items():
@@ -275,9 +359,10 @@ def _blocks(material: Material) -> Iterator[Block]:
             yield Items(clear)
             if flips:
                 yield Text(
-                    f"{plural(len(flips), 'change')} of order between two numbers of tokens, {len(clear)} of them with "
-                    "both differences significant by tests paired by seed, after Holm's correction over the table. The "
-                    "others are not told apart.",
+                    f"{plural(len(flips), 'change')} of order between two numbers of tokens,"
+                    f" {len(clear)} of them with both differences significant by tests paired by"
+                    " seed, after Holm's correction over the table. The others are not told"
+                    " apart.",
                     small=True,
                 )
 
@@ -286,20 +371,34 @@ STATISTIC = Statistic(
     file="speedup.csv",
     columns=PLACE
     | {
-        "optimizer": str, "reference": str, "rank": float, "loss": float, "n": int, "tokens_reference": float,
-        "speedup": float, "low": float, "high": float, "reason": str,
+        "optimizer": str,
+        "reference": str,
+        "rank": float,
+        "loss": float,
+        "n": int,
+        "tokens_reference": float,
+        "speedup": float,
+        "low": float,
+        "high": float,
+        "reason": str,
     },
     key=(*GROUP_COLUMNS, "optimizer"),
     rows=lambda material: _rows(material.study),
     section=Section("speedup", "Tokens for the same loss", _blocks),
-)  # fmt: skip
+)
 FLIPS = Statistic(
     file="flips.csv",
     columns=PLACE
     | {
-        "n_tokens_later": int, "optimizer": str, "reference": str, "difference": float, "p_paired_holm": float,
-        "difference_later": float, "p_paired_holm_later": float, "told_apart": bool,
+        "n_tokens_later": int,
+        "optimizer": str,
+        "reference": str,
+        "difference": float,
+        "p_paired_holm": float,
+        "difference_later": float,
+        "p_paired_holm_later": float,
+        "told_apart": bool,
     },
     key=(*GROUP_COLUMNS, "n_tokens_later", "optimizer", "reference"),
     rows=lambda material: _flips(material.study),
-)  # fmt: skip
+)

@@ -1,4 +1,5 @@
-"""Student's t-tests: the one-sided two-sample test with effect size and Welch's p-value, and what all tests share."""
+"""Student's t-tests: the one-sided two-sample test with effect size and Welch's p-value, and what
+all tests share."""
 
 import math
 from collections.abc import Sequence
@@ -25,12 +26,14 @@ def t_ratio(difference: float, standard_error: float) -> float:
 
 
 def one_sided_p(t: float, df: float, higher: bool) -> float:
-    """Return P(T > t) or, unless ``higher``, P(T < t) of Student's t; 1 where t is NaN, as nothing differs."""
+    """Return P(T > t) or, unless ``higher``, P(T < t) of Student's t; 1 where t is NaN, as nothing
+    differs."""
     return 1.0 if math.isnan(t) else float(stdtr(df, -t if higher else t))
 
 
 def two_sided_p(one_sided: float, t: float, df: float) -> float:
-    """Return P(|T| > |t|) of Student's t; where t is NaN, the one-sided p: 1 if nothing differs, NaN without a test."""
+    """Return P(|T| > |t|) of Student's t; where t is NaN, the one-sided p: 1 if nothing differs,
+    NaN without a test."""
     return one_sided if math.isnan(t) else min(1.0, 2 * one_sided_p(abs(t), df, higher=True))
 
 
@@ -40,21 +43,27 @@ def t_quantile(df: float) -> float:
 
 
 def interval(difference: float, standard_error: float, df: float) -> tuple[float, float]:
-    """Return the two-sided interval of a difference at ``LEVEL``; one point where nothing varies."""
+    """Return the two-sided interval of a difference at ``LEVEL``; one point where nothing
+    varies."""
     half = t_quantile(df) * standard_error
     return difference - half, difference + half
 
 
 def equivalence_p(difference: float, standard_error: float, df: float, margin: float) -> float:
-    """Return the p-value of two one-sided tests (Schuirmann 1987) that a difference lies within +-``margin``.
+    """Return the p-value of two one-sided tests (Schuirmann 1987) that a difference lies within
+    +-``margin``.
 
-    It is the larger of the two, so it also tests alone that the worse one is worse by less than the margin. NaN
-    without a margin, or without a standard error.
+    It is the larger of the two, so it also tests alone that the worse one is worse by less than the
+    margin. NaN without a margin, or without a standard error.
     """
     if math.isnan(margin) or math.isnan(standard_error):
         return math.nan
-    above = one_sided_p(t_ratio(difference_of(difference, -margin), standard_error), df, higher=True)
-    below = one_sided_p(t_ratio(difference_of(difference, margin), standard_error), df, higher=False)
+    above = one_sided_p(
+        t_ratio(difference_of(difference, -margin), standard_error), df, higher=True
+    )
+    below = one_sided_p(
+        t_ratio(difference_of(difference, margin), standard_error), df, higher=False
+    )
     return max(above, below)
 
 
@@ -62,8 +71,8 @@ def equivalence_p(difference: float, standard_error: float, df: float, margin: f
 class TTest:
     """Result of :func:`t_test`.
 
-    ``difference``, ``t`` and ``hedges_g`` are first minus second, ``low`` and ``high`` are the interval of the
-    difference; ``reason`` says why there is no test, or is empty.
+    ``difference``, ``t`` and ``hedges_g`` are first minus second, ``low`` and ``high`` are the
+    interval of the difference; ``reason`` says why there is no test, or is empty.
     """
 
     first: Sample
@@ -92,14 +101,18 @@ def t_test(
     higher_is_better: bool,
     names: tuple[str, str] = ("first", "second"),
 ) -> TTest:
-    """Test whether ``first`` is better than ``second``: Student's t-test, one-sided, pooled variance [P][I].
+    """Test whether ``first`` is better than ``second``: Student's t-test, one-sided, pooled
+    variance [P][I].
 
-    ``p_welch``, without equal variances, is for information. Too few or missing values give NaN, never significance.
-    If neither sample varies, different means give t = +-inf with p = 0 or 1, and equal means t = NaN with p = 1.
+    ``p_welch``, without equal variances, is for information. Too few or missing values give NaN,
+    never significance. If neither sample varies, different means give t = +-inf with p = 0 or 1,
+    and equal means t = NaN with p = 1.
     """
     a, b = summarize(first), summarize(second)
     difference = difference_of(a.mean, b.mean)
-    reason = "; ".join(filter(None, (_untestable(names[0], first, a), _untestable(names[1], second, b))))
+    reason = "; ".join(
+        filter(None, (_untestable(names[0], first, a), _untestable(names[1], second, b)))
+    )
     if reason:
         return TTest(a, b, difference, reason=reason)
     df = a.n + b.n - 2
@@ -118,18 +131,27 @@ def t_test(
     df_welch = (square_a + square_b) ** 2 / spread if spread else float(df)
     low, high = interval(difference, standard_error, df)
     return TTest(
-        a, b, difference, t, float(df), p_value,
+        a,
+        b,
+        difference,
+        t,
+        float(df),
+        p_value,
         hedges_g=t_ratio(difference, pooled_sd) * unbias,
         p_welch=one_sided_p(t_welch, df_welch, higher_is_better),
-        standard_error=standard_error, low=low, high=high, reason=reason,
-    )  # fmt: skip
+        standard_error=standard_error,
+        low=low,
+        high=high,
+        reason=reason,
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values (Holm 1979), in the order given; NaN is no test, counts for none and stays NaN.
+    """Return Holm's adjusted p-values (Holm 1979), in the order given; NaN is no test, counts for
+    none and stays NaN.
 
-    Those of at most alpha hold, with a probability of 1 - alpha, no false one. They are the bits of statsmodels'
-    ``multipletests``, which collects all garbage of the process in each call.
+    Those of at most alpha hold, with a probability of 1 - alpha, no false one. They are the bits of
+    statsmodels' ``multipletests``, which collects all garbage of the process in each call.
     """
     adjusted = np.array(p_values, dtype=float)
     order = np.argsort(adjusted, kind="stable")[: np.isfinite(adjusted).sum()]  # NaN is last
@@ -139,7 +161,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Return the adjusted p-values of Benjamini and Hochberg (1995), by statsmodels, as :func:`holm`.
+    """Return the adjusted p-values of Benjamini and Hochberg (1995), by statsmodels, as
+    :func:`holm`.
 
     Among those of at most alpha, the expected share of false ones is at most alpha.
     """

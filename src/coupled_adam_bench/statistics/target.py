@@ -1,8 +1,10 @@
-"""When each run reaches the target loss, and whether an optimizer's runs end below it: ``target.csv``.
+"""When each run reaches the target loss, and whether an optimizer's runs end below it:
+``target.csv``.
 
-The loss is the validation loss of training. A run reaches the target at the first measured step whose loss is at or
-under it; nothing is interpolated, so the step is known to within ``execution.eval_every``. The runs of an optimizer are
-accepted at the first step, the same for all, at which the test says that the mean of their losses is below the target.
+The loss is the validation loss of training. A run reaches the target at the first measured step
+whose loss is at or under it; nothing is interpolated, so the step is known to within
+``execution.eval_every``. The runs of an optimizer are accepted at the first step, the same for all,
+at which the test says that the mean of their losses is below the target.
 """
 
 import math
@@ -32,48 +34,68 @@ def _losses(history: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     return {row["step"]: row[VALIDATION_LOSS] for row in history if VALIDATION_LOSS in row}
 
 
-def first_reached(history: Sequence[Mapping[str, Any]], target: float, steps: int) -> tuple[float, float, str]:
-    """Return the first step at or under the target, the loss at the last of ``steps``, and why one of them is NaN."""
+def first_reached(
+    history: Sequence[Mapping[str, Any]], target: float, steps: int
+) -> tuple[float, float, str]:
+    """Return the first step at or under the target, the loss at the last of ``steps``, and why one
+    of them is NaN."""
     losses = _losses(history)
     finite = [loss for loss in losses.values() if math.isfinite(loss)]
     step = next((float(step) for step, loss in losses.items() if loss <= target), math.nan)
     last = losses.get(steps, math.nan)
     reasons = []
     if math.isnan(step):
-        reasons.append(f"not reached; the least is {min(finite):.6g}" if finite else "no validation loss")
+        reasons.append(
+            f"not reached; the least is {min(finite):.6g}" if finite else "no validation loss"
+        )
     if not math.isfinite(last):
         reasons.append(f"no validation loss at the last step, {steps}")
     return step, last if math.isfinite(last) else math.nan, "; ".join(reasons)
 
 
 def below_target(losses: Sequence[float], target: float, sd: float | None = None) -> dict[str, Any]:
-    """Return the one-sided one-sample t-test that the mean of losses is below the target, as columns.
+    """Return the one-sided one-sample t-test that the mean of losses is below the target, as
+    columns.
 
-    A missing loss, or fewer than two, gives NaN and a reason. If the losses are all equal, p is 0 below the target,
-    and 1 otherwise. With a known standard deviation ``sd`` it is a z-test, for which one loss is enough; its degrees
-    of freedom are infinite.
+    A missing loss, or fewer than two, gives NaN and a reason. If the losses are all equal, p is 0
+    below the target, and 1 otherwise. With a known standard deviation ``sd`` it is a z-test, for
+    which one loss is enough; its degrees of freedom are infinite.
     """
     sample = summarize(losses)
     columns: dict[str, Any] = {"loss": sample.mean, "sd": sample.sd, "p_value": math.nan}
     if sample.n < len(losses):
-        return columns | {"reason": f"{len(losses) - sample.n} of {len(losses)} runs have no final validation loss"}
+        return columns | {
+            "reason": (
+                f"{len(losses) - sample.n} of {len(losses)} runs have no final validation loss"
+            )
+        }
     if sample.n < 2 and sd is None:
         return columns | {"reason": "1 run, the test needs 2"}
-    t = t_ratio(difference(sample.mean, target), (sample.sd if sd is None else sd) / math.sqrt(sample.n))
+    t = t_ratio(
+        difference(sample.mean, target), (sample.sd if sd is None else sd) / math.sqrt(sample.n)
+    )
     df = sample.n - 1.0 if sd is None else math.inf
     return columns | {"t": t, "df": df, "p_value": one_sided_p(t, df, higher=False), "reason": ""}
 
 
-def first_accepted(histories: Sequence[Sequence[Mapping[str, Any]]], target: float, sd: float | None) -> float:
-    """Return the first step that all runs measured at which the test has p < ``ACCEPTED_P``, NaN without one."""
+def first_accepted(
+    histories: Sequence[Sequence[Mapping[str, Any]]], target: float, sd: float | None
+) -> float:
+    """Return the first step that all runs measured at which the test has p < ``ACCEPTED_P``, NaN
+    without one."""
     losses = [_losses(history) for history in histories]
     steps = sorted(set.intersection(*map(set, losses)))
-    tests = ((step, below_target([run[step] for run in losses], target, sd)["p_value"]) for step in steps)
+    tests = (
+        (step, below_target([run[step] for run in losses], target, sd)["p_value"]) for step in steps
+    )
     return next((float(step) for step, p in tests if p < ACCEPTED_P), math.nan)
 
 
-def _optimizer_rows(cells: Sequence[Cell], runs: Path, target: float, sd: float | None) -> Iterator[dict[str, Any]]:
-    """Yield a row for each seed of an optimizer, and one for all seeds, whose steps are NaN unless all reach it."""
+def _optimizer_rows(
+    cells: Sequence[Cell], runs: Path, target: float, sd: float | None
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each seed of an optimizer, and one for all seeds, whose steps are NaN unless
+    all reach it."""
     first, found = cells[0], []
     histories = [run_history(runs / cell.id) for cell in cells]
     per_step = first.n_tokens // first.steps
@@ -81,18 +103,31 @@ def _optimizer_rows(cells: Sequence[Cell], runs: Path, target: float, sd: float 
         step, loss, reason = first_reached(history, target, cell.steps)
         found.append((step, loss))
         yield {
-            "seed": str(cell.seed), "n": 1, "n_reached": int(math.isfinite(step)), "step": step,
-            "tokens": step * per_step, "loss": loss, "reason": reason,
-        }  # fmt: skip
+            "seed": str(cell.seed),
+            "n": 1,
+            "n_reached": int(math.isfinite(step)),
+            "step": step,
+            "tokens": step * per_step,
+            "loss": loss,
+            "reason": reason,
+        }
     test = below_target([loss for _, loss in found], target, sd)
     reached = [step for step, _ in found if math.isfinite(step)]
     step = math.fsum(reached) / len(cells) if len(reached) == len(cells) else math.nan
-    gap = f"{len(cells) - len(reached)} of {len(cells)} runs do not reach it" if math.isnan(step) else ""
+    gap = (
+        f"{len(cells) - len(reached)} of {len(cells)} runs do not reach it"
+        if math.isnan(step)
+        else ""
+    )
     yield test | {
-        "seed": ALL_SEEDS, "n": len(cells), "n_reached": len(reached), "step": step, "tokens": step * per_step,
+        "seed": ALL_SEEDS,
+        "n": len(cells),
+        "n_reached": len(reached),
+        "step": step,
+        "tokens": step * per_step,
         "accepted_step": first_accepted(histories, target, sd),
         "reason": "; ".join(filter(None, (gap, test["reason"]))),
-    }  # fmt: skip
+    }
 
 
 def target_rows(material: Material) -> Iterator[dict[str, Any]]:
@@ -104,7 +139,9 @@ def target_rows(material: Material) -> Iterator[dict[str, Any]]:
         for group in groups:
             for key, cells in group.cells.items():
                 place = group.columns | {"optimizer": key, "target": target}
-                yield from (place | row for row in _optimizer_rows(cells, material.runs, target, sd))
+                yield from (
+                    place | row for row in _optimizer_rows(cells, material.runs, target, sd)
+                )
 
 
 def _count(tokens: float) -> str:
@@ -122,20 +159,29 @@ def _blocks(material: Material) -> Iterator[Block]:
     test = "<i>t</i>-test" if sd is None else f"<i>z</i>-test with the standard deviation {sd:g}"
     yield Text(
         Markup(
-            "The target of the study is a validation loss of {} nats per token. A run reaches it at the first measured "
-            "step whose loss is at or under it. The <i>p</i> is that of a one-sided one-sample {} over seeds: small if "
-            "the runs of an optimizer end below the target, by which speedruns accept a record. The runs of an "
-            "optimizer are accepted at the first step at which the <i>p</i> of their losses there is below {}. "
-            'The runs one by one are in <a href="../target.csv">target.csv</a>.'
+            "The target of the study is a validation loss of {} nats per token. A run reaches it at"
+            " the first measured step whose loss is at or under it. The <i>p</i> is that of a"
+            " one-sided one-sample {} over seeds: small if the runs of an optimizer end below the"
+            " target, by which speedruns accept a record. The runs of an optimizer are accepted at"
+            " the first step at which the <i>p</i> of their losses there is below {}. The runs one"
+            ' by one are in <a href="../target.csv">target.csv</a>.'
         ).format(f"{target:g}", Markup(test), f"{ACCEPTED_P:g}")
     )
     first: dict[Any, float] = {}
     columns: list[Column[Placed]] = [
         *PLACE_COLUMNS,
         Column("Optimizer", lambda each: each.label("optimizer"), "row"),
-        Column("runs that reach it", lambda each: f"{each.row['n_reached']} of {each.row['n']}", "number"),
+        Column(
+            "runs that reach it",
+            lambda each: f"{each.row['n_reached']} of {each.row['n']}",
+            "number",
+        ),
         Column("mean tokens", lambda each: _count(each.row["tokens"]), "number"),
-        Column("of the first", lambda each: fixed(each.row["tokens"] / first[each.group.place], 2), "number"),
+        Column(
+            "of the first",
+            lambda each: fixed(each.row["tokens"] / first[each.group.place], 2),
+            "number",
+        ),
         Column("accepted at step", lambda each: fixed(each.row["accepted_step"], 0), "number"),
         Column("final loss", lambda each: _loss(each), "number"),
         Column(Markup("<i>p</i>"), lambda each: p_value(each.row["p_value"]), "number"),
@@ -152,11 +198,28 @@ def _blocks(material: Material) -> Iterator[Block]:
 STATISTIC = Statistic(
     file="target.csv",
     columns={
-        "table": str, "n_params": int, "n_tokens": int, "optimizer": str, "seed": str, "target": float, "n": int,
-        "n_reached": int, "step": float, "tokens": float, "accepted_step": float, "loss": float, "sd": float,
-        "t": float, "df": float, "p_value": float, "reason": str, "model": str, "data": str, "recipe": str,
+        "table": str,
+        "n_params": int,
+        "n_tokens": int,
+        "optimizer": str,
+        "seed": str,
+        "target": float,
+        "n": int,
+        "n_reached": int,
+        "step": float,
+        "tokens": float,
+        "accepted_step": float,
+        "loss": float,
+        "sd": float,
+        "t": float,
+        "df": float,
+        "p_value": float,
+        "reason": str,
+        "model": str,
+        "data": str,
+        "recipe": str,
     },
     key=(*GROUP_COLUMNS, "optimizer", "seed"),
     rows=target_rows,
     section=Section("target", "Tokens to a target", _blocks),
-)  # fmt: skip
+)

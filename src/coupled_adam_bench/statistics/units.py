@@ -1,7 +1,10 @@
-"""Differences of two trained models over documents of tasks or of held-out text, and how sure they are.
+"""Differences of two trained models over documents of tasks or of held-out text, and how sure they
+are.
 
-All p-values here are two-sided. They say what other text of the kind would show of these very models; what other seeds
-would show is in ``tests.csv``.  N: documents of a task    G: held-out documents    P: pieces of windows
+All p-values here are two-sided. They say what other text of the kind would show of these very
+models; what other seeds would show is in ``tests.csv``.
+
+N: documents of a task    G: held-out documents    P: pieces of windows
 """
 
 import math
@@ -20,7 +23,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean difference over ``n`` units, with its standard error and degrees of freedom; NaN where it has none."""
+    """A mean difference over ``n`` units, with its standard error and degrees of freedom; NaN where
+    it has none."""
 
     n: int
     difference: float
@@ -44,24 +48,31 @@ def of_documents(differences_N: Floats) -> Estimate:
     """Return the mean of paired differences of documents, which are independent of each other."""
     n, largest = len(differences_N), float(np.abs(differences_N).max())
     sd = without_rounding(float(np.std(differences_N, ddof=1)), largest) if n > 1 else math.nan
-    return Estimate(n, without_rounding(float(np.mean(differences_N)), largest), sd / math.sqrt(n), n - 1)
+    return Estimate(
+        n, without_rounding(float(np.mean(differences_N)), largest), sd / math.sqrt(n), n - 1
+    )
 
 
 def document_means(
     documents_P: NDArray[np.int64], n_targets_P: NDArray[np.int64], *losses_P: Floats
 ) -> tuple[Floats, list[Floats]]:
-    """Return the targets of each held-out document, shape (G,), and its mean loss for each of ``losses_P``."""
+    """Return the targets of each held-out document, shape (G,), and its mean loss for each of
+    ``losses_P``."""
     _, place_P = np.unique(documents_P, return_inverse=True)
     n_targets_G = np.asarray(np.bincount(place_P, n_targets_P), np.float64)
-    return n_targets_G, [np.bincount(place_P, n_targets_P * losses) / n_targets_G for losses in losses_P]
+    return n_targets_G, [
+        np.bincount(place_P, n_targets_P * losses) / n_targets_G for losses in losses_P
+    ]
 
 
 def of_held_out(values_G: Floats, n_targets_G: Floats) -> Estimate:
-    """Return the mean over targets of what held-out documents have, given the mean of each and its targets.
+    """Return the mean over targets of what held-out documents have, given the mean of each and its
+    targets.
 
-    Documents are independent, the targets of one are not. So the variance is that of the jackknife, which leaves out
-    one document at a time. Its degrees of freedom are Satterthwaite's, with independent targets as the working model
-    (Bell and McCaffrey 2002). For documents of one length this is the paired t-test; unequal ones leave fewer degrees.
+    Documents are independent, the targets of one are not. So the variance is that of the jackknife,
+    which leaves out one document at a time. Its degrees of freedom are Satterthwaite's, with
+    independent targets as the working model (Bell and McCaffrey 2002). For documents of one length
+    this is the paired t-test; unequal ones leave fewer degrees.
     """
     n, share_G = len(values_G), n_targets_G / n_targets_G.sum()
     mean = float(share_G @ values_G)
@@ -75,7 +86,8 @@ def of_held_out(values_G: Floats, n_targets_G: Floats) -> Estimate:
 
 
 def average(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the unweighted mean of estimates on different text, with Satterthwaite's degrees of freedom (1946)."""
+    """Return the unweighted mean of estimates on different text, with Satterthwaite's degrees of
+    freedom (1946)."""
     squares = [(each.standard_error / len(estimates)) ** 2 for each in estimates]
     spread = math.fsum(s**2 / each.df for s, each in zip(squares, estimates, strict=True) if s)
     variance = math.fsum(squares)
@@ -90,5 +102,6 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def mcnemar_p(n_better: int, n_worse: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test of what only one of two models has right."""
+    """Return the two-sided p-value of McNemar's exact test of what only one of two models has
+    right."""
     return float(mcnemar([[0, n_better], [n_worse, 0]], exact=True).pvalue)

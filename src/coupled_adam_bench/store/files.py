@@ -1,4 +1,5 @@
-"""Atomic writes, which leave a file either whole or absent, checksums, and what is read once or comes late."""
+"""Atomic writes, which leave a file either whole or absent, checksums, and what is read once or
+comes late."""
 
 import gzip
 import hashlib
@@ -23,7 +24,8 @@ Result = TypeVar("Result")
 SEAL = "sha256"
 """Key of a sealed JSON object that holds the SHA-256 of its other contents."""
 LATENCY_WAIT = "COUPLED_ADAM_BENCH_LATENCY_WAIT"
-"""Variable with the seconds that a command waits for what other jobs have written; without it, it does not wait."""
+"""Variable with the seconds that a command waits for what other jobs have written; without it, it
+does not wait."""
 _POLL_SECONDS = 0.2
 ASIDE = ".damaged-"
 """What the name of a file that was set aside has before its number."""
@@ -40,7 +42,9 @@ def await_files(paths: Iterable[Path]) -> None:
         time.sleep(_POLL_SECONDS)
         for folder in {path.parent for path in missing}:
             with suppress(OSError):
-                list(folder.iterdir())  # a client of NFS then asks the server, and does not remember what was missing
+                list(
+                    folder.iterdir()
+                )  # a client of NFS then asks the server, and does not remember what was missing
         missing = [path for path in missing if not path.exists()]
 
 
@@ -52,7 +56,8 @@ def move_aside(path: Path) -> Path:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``, which replaces it if the block succeeds and is deleted otherwise."""
+    """Yield a temporary path beside ``path``, which replaces it if the block succeeds and is
+    deleted otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -76,7 +81,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` to ``path`` atomically; NaN becomes ``NaN``, which Python, pandas and JSON5 can read."""
+    """Write ``value`` to ``path`` atomically; NaN becomes ``NaN``, which Python, pandas and JSON5
+    can read."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -91,10 +97,11 @@ def read_json(path: Path) -> Any:
 
 
 def read_folder(folder: Path, max_bytes: int, max_files: int) -> dict[str, bytes]:
-    """Return the contents of all files of a stranger's folder by their paths in it, hidden ones too.
+    """Return the contents of all files of a stranger's folder by their paths in it, hidden ones
+    too.
 
-    ``ValueError`` for a folder that is too large, and for a link, a pipe or a device, before it is opened; the folder
-    may be no link either.
+    ``ValueError`` for a folder that is too large, and for a link, a pipe or a device, before it is
+    opened; the folder may be no link either.
     """
     contents: dict[str, bytes] = {}
     left = max_bytes
@@ -106,16 +113,21 @@ def read_folder(folder: Path, max_bytes: int, max_files: int) -> dict[str, bytes
             if stat.S_ISDIR(status.st_mode):
                 continue
             if not stat.S_ISREG(status.st_mode):
-                raise ValueError(f"{path}: a link, a pipe or a device; allowed are plain files: remove it")
+                raise ValueError(
+                    f"{path}: a link, a pipe or a device; allowed are plain files: remove it"
+                )
             left -= status.st_size
             if left < 0 or len(contents) == max_files:
-                raise ValueError(f"{folder}: too large; allowed are {max_bytes:,} bytes in {max_files:,} files")
+                raise ValueError(
+                    f"{folder}: too large; allowed are {max_bytes:,} bytes in {max_files:,} files"
+                )
             contents[path.relative_to(folder).as_posix()] = path.read_bytes()
     return contents
 
 
 def gunzip(path: Path, packed: bytes, max_bytes: int) -> bytes:
-    """Return what a stranger's gzip file, read from ``path``, unpacks to; ``ValueError`` if it is damaged or large."""
+    """Return what a stranger's gzip file, read from ``path``, unpacks to; ``ValueError`` if it is
+    damaged or large."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
             contents = file.read(max_bytes + 1)
@@ -127,13 +139,15 @@ def gunzip(path: Path, packed: bytes, max_bytes: int) -> bytes:
 
 
 def seal(value: dict[str, Any]) -> str:
-    """Return the SHA-256 of a JSON object's contents without its seal, independent of key order and layout."""
+    """Return the SHA-256 of a JSON object's contents without its seal, independent of key order and
+    layout."""
     contents = {key: inner for key, inner in value.items() if key != SEAL}
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON object to ``path`` atomically, with the SHA-256 of its contents under the key ``sha256``."""
+    """Write a JSON object to ``path`` atomically, with the SHA-256 of its contents under the key
+    ``sha256``."""
     write_json(path, {**value, SEAL: seal(value)})
 
 
@@ -145,7 +159,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, dict) or value.pop(SEAL, None) != seal(value):
         raise ValueError(
-            f"{path}: its contents do not match its own SHA-256: damaged, edited, or of another version of this program"
+            f"{path}: its contents do not match its own SHA-256: damaged, edited, or of another"
+            " version of this program"
         )
     return value
 
@@ -165,7 +180,8 @@ def sha256_file(path: Path) -> str:
 
 
 def cached_by_file(read: Callable[[Path, *Args], Result]) -> Callable[[Path, *Args], Result]:
-    """Return ``read`` with a cache: a file is read again when its size, its inode or its time of change differs."""
+    """Return ``read`` with a cache: a file is read again when its size, its inode or its time of
+    change differs."""
 
     @cache
     def remembered(_key: tuple[Any, ...], path: Path, *args: Any) -> Result:
@@ -176,7 +192,13 @@ def cached_by_file(read: Callable[[Path, *Args], Result]) -> Callable[[Path, *Ar
             status = path.stat()
         except FileNotFoundError:
             return read(path, *args)  # which says so in its own words
-        key = (path.absolute(), status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+        key = (
+            path.absolute(),
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_size,
+            status.st_ino,
+        )
         return remembered(key, path, *args)
 
     return cached
@@ -189,6 +211,7 @@ def sha256_once(path: Path) -> str:
 
 
 def digest(value: Any, length: int = 10) -> str:
-    """Return the first ``length`` hexadecimal digits of the SHA-256 of a JSON value, independent of key order."""
+    """Return the first ``length`` hexadecimal digits of the SHA-256 of a JSON value, independent of
+    key order."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:length]

@@ -1,4 +1,5 @@
-"""The lock of a folder that only one process may write to; others wait and print which process holds it."""
+"""The lock of a folder that only one process may write to; others wait and print which process
+holds it."""
 
 import fcntl
 import math
@@ -18,8 +19,8 @@ _POLL_SECONDS = 0.2
 class FolderLock:
     """The lock of a folder, a file with this ``name``; a missing folder is created.
 
-    The kernel drops the lock when its process ends in any way, so the file alone does not mean that it is held.
-    ``waiting`` begins the line that names the holder while this process waits.
+    The kernel drops the lock when its process ends in any way, so the file alone does not mean that
+    it is held. ``waiting`` begins the line that names the holder while this process waits.
     """
 
     def __init__(self, folder: Path, name: str = LOCK, waiting: str | None = None) -> None:
@@ -28,13 +29,14 @@ class FolderLock:
         self._file: IO[str] | None = None
         self._last_line = -math.inf
         self.left_by = ""
-        """The process that held the lock before this one, as ``pid 1 on host``; empty if there was none."""
+        """The process that held the lock before this one, as ``pid 1 on host``; empty if there was
+        none."""
 
     def acquire(self, seconds: float = math.inf) -> bool:
         """Wait up to ``seconds`` for the lock and tell whether this process holds it now.
 
-        While it waits, a line on stderr names the holder, at once and then once a minute. Another call resumes the
-        wait.
+        While it waits, a line on stderr names the holder, at once and then once a minute. Another
+        call resumes the wait.
         """
         deadline = time.monotonic() + seconds
         while not self._try():
@@ -51,7 +53,9 @@ class FolderLock:
             self._file = None
 
     def _try(self) -> bool:
-        self._path.parent.mkdir(parents=True, exist_ok=True)  # a process that has written nothing removes it again
+        self._path.parent.mkdir(
+            parents=True, exist_ok=True
+        )  # a process that has written nothing removes it again
         file = self._path.open("a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,7 +65,10 @@ class FolderLock:
             is_ours = False
         except OSError as error:
             file.close()
-            reason = f"{self._path}: cannot be locked ({error.strerror}); put the results on a file system with locks"
+            reason = (
+                f"{self._path}: cannot be locked ({error.strerror}); put the results on a file"
+                " system with locks"
+            )
             raise OSError(error.errno, reason) from None
         if not is_ours:
             file.close()
@@ -87,7 +94,8 @@ class FolderLock:
 
 @contextmanager
 def folder_lock(folder: Path, name: str = LOCK, waiting: str | None = None) -> Iterator[None]:
-    """Hold the lock of a folder, after waiting for any other process that holds it; see :class:`FolderLock`."""
+    """Hold the lock of a folder, after waiting for any other process that holds it; see
+    :class:`FolderLock`."""
     lock = FolderLock(folder, name, waiting)
     lock.acquire()
     try:

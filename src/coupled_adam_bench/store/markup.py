@@ -4,15 +4,31 @@ import re
 from collections.abc import Collection
 
 _LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "[": "{[}", "]": "{]}", "&": r"\&", "%": r"\%", "$": r"\$",
-    "#": r"\#", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
-    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\symbol{34}", "±": r"$\pm$", "\u2212": "$-$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "[": "{[}",
+    "]": "{]}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\symbol{34}",
+    "±": r"$\pm$",
+    "\u2212": "$-$",
+}
 _LATEX_PATTERN = re.compile("|".join(re.escape(character) for character in _LATEX) + r"|\s+")
 
 
 def latex_escape(text: str) -> str:
-    r"""Return plain text as LaTeX that prints it; white space becomes one space, as an empty line ends a caption.
+    r"""Return plain text as LaTeX that prints it; white space becomes one space, as an empty line
+    ends a caption.
 
     Letters that pdflatex does not know pass through: they need XeLaTeX or LuaLaTeX.
     """
@@ -26,7 +42,8 @@ def first_of(names: Collection[str], shown: int = 10) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """Return text as a cell of a CSV file that no spreadsheet takes for a formula: those have an apostrophe before."""
+    """Return text as a cell of a CSV file that no spreadsheet takes for a formula: those have an
+    apostrophe before."""
     return f"'{text}" if _is_formula(text) else text
 
 
@@ -36,7 +53,8 @@ def text_of_cell(cell: str) -> str:
 
 
 def _is_formula(text: str) -> bool:
-    """Tell whether a spreadsheet takes text, without apostrophes before it, for a formula; numbers are none."""
+    """Tell whether a spreadsheet takes text, without apostrophes before it, for a formula; numbers
+    are none."""
     start = text.lstrip("'")
     if not start.startswith(("=", "+", "-", "@", "\t", "\r")) or start in ("+", "-"):
         return False

@@ -20,7 +20,8 @@ REPORTED = "report.done"
 NOT_IMPORTED = "not_imported"
 """The key of that summary with the reason why a server did not take the import."""
 IMPORTED_FROM = "results"
-"""The key of that summary with the folder whose files a database names; a server has copies of its own."""
+"""The key of that summary with the folder whose files a database names; a server has copies of its
+own."""
 HISTORY = "history.jsonl"
 WEIGHTS = "model.safetensors"
 TUNING = "tuning"
@@ -38,7 +39,8 @@ def run_dir(cell_id: str, results: Path = RESULTS) -> Path:
 
 
 def trunk_dir(trunk_id: str, results: Path = RESULTS) -> Path:
-    """Return the folder of a trunk, the steps that cells share before their decay: history and branches."""
+    """Return the folder of a trunk, the steps that cells share before their decay: history and
+    branches."""
     return results / "trunks" / trunk_id
 
 
@@ -58,7 +60,8 @@ def plan_file(study: str) -> Path:
 
 
 def not_imported(study_dir: Path) -> str | None:
-    """Return why MLflow has not everything of a study, as its last import noted; ``None`` if nothing is noted."""
+    """Return why MLflow has not everything of a study, as its last import noted; ``None`` if
+    nothing is noted."""
     try:
         reason: str | None = read_json(study_dir / IMPORT_SUMMARY).get(NOT_IMPORTED)
     except (ValueError, AttributeError):  # there is none, or it is damaged
@@ -75,7 +78,8 @@ def is_elsewhere(kept: Path, here: Path) -> bool:
 
 
 def imported_elsewhere(study_dir: Path) -> bool:
-    """Tell whether the results have been moved or copied since their last import into MLflow's database."""
+    """Tell whether the results have been moved or copied since their last import into MLflow's
+    database."""
     try:
         kept = read_json(study_dir / IMPORT_SUMMARY).get(IMPORTED_FROM)
     except (ValueError, AttributeError):  # there is none, or it is damaged
@@ -91,7 +95,8 @@ class RunFiles:
         self.record = folder / "run.json"
         """The record of an ended run, written last."""
         self.damaged_record = folder / "run.json.damaged"
-        """The record of a run whose model was found damaged: training makes both anew from the checkpoints."""
+        """The record of a run whose model was found damaged: training makes both anew from the
+        checkpoints."""
         self.cell = folder / "cell.json"
         """The settings of the cell."""
         self.history = folder / HISTORY
@@ -102,5 +107,6 @@ class RunFiles:
         self.weights = self.model / WEIGHTS
 
     def evaluation(self, stage: str, key: str) -> Path:
-        """Return the file of an evaluation; ``key`` is a hash of all that can change its numbers."""
+        """Return the file of an evaluation; ``key`` is a hash of all that can change its
+        numbers."""
         return self.folder / "evaluations" / f"{stage}-{key}.json"

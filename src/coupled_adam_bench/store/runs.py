@@ -1,6 +1,7 @@
 """The records that a run leaves: ``run.json``, sealed, which knows its other files; light.
 
-The name of a run's folder is the id of its cell, or of its trunk. A record that names another cell is damage.
+The name of a run's folder is the id of its cell, or of its trunk. A record that names another cell
+is damage.
 """
 
 import json
@@ -25,13 +26,15 @@ def _checksum(path: Path) -> str | None:
 
 
 def _model_checksums(model: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file in the folder of a model by its name; empty where there is none."""
+    """Return the SHA-256 of each file in the folder of a model by its name; empty where there is
+    none."""
     files = [path for path in sorted(model.rglob("*")) if path.is_file()]
     return {path.relative_to(model).as_posix(): sha256_file(path) for path in files}
 
 
 def write_run(run_dir: Path, record: Mapping[str, Any]) -> None:
-    """Write ``run.json``, the last file of a run: its record, sealed, with the SHA-256 of history and model.
+    """Write ``run.json``, the last file of a run: its record, sealed, with the SHA-256 of history
+    and model.
 
     ``model_sha256`` is that of the weights, ``model_files`` has those of the files beside them.
     """
@@ -46,12 +49,18 @@ def write_run(run_dir: Path, record: Mapping[str, Any]) -> None:
 
 
 def _misplaced(path: Path, run_dir: Path, cell_id: object) -> str | None:
-    """Return the sentence that says that a file is of another cell than its folder, ``None`` if it is of the same."""
-    return None if cell_id == run_dir.name else f"{path}: is of {cell_id}, in the folder of {run_dir.name}"
+    """Return the sentence that says that a file is of another cell than its folder, ``None`` if it
+    is of the same."""
+    return (
+        None
+        if cell_id == run_dir.name
+        else f"{path}: is of {cell_id}, in the folder of {run_dir.name}"
+    )
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """Read the record of an ended run, or of a branch; ``ValueError`` if it is damaged, or that of another cell."""
+    """Read the record of an ended run, or of a branch; ``ValueError`` if it is damaged, or that of
+    another cell."""
     record = read_sealed(path)
     if problem := _misplaced(path, path.parent, record.get("cell")):
         raise ValueError(f"{problem}; start again")
@@ -59,10 +68,11 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def run_damage(run_dir: Path, model: bool = False) -> str | None:
-    """Return what is wrong with the record of a run, a sentence that names the file; ``None`` if it is whole or absent.
+    """Return what is wrong with the record of a run, a sentence that names the file; ``None`` if it
+    is whole or absent.
 
-    ``run.json`` is compared with its seal and the name of the folder, the history with its SHA-256 there, and the files
-    of the ``model`` if asked.
+    ``run.json`` is compared with its seal and the name of the folder, the history with its SHA-256
+    there, and the files of the ``model`` if asked.
     """
     files = RunFiles(run_dir)
     if not files.record.exists():
@@ -87,7 +97,8 @@ def run_damage(run_dir: Path, model: bool = False) -> str | None:
 
 
 def finished_run(run_dir: Path, model: bool = False) -> dict[str, Any] | None:
-    """Return the content of ``run.json`` if the run has ended and its files are whole, else ``None``."""
+    """Return the content of ``run.json`` if the run has ended and its files are whole, else
+    ``None``."""
     record = RunFiles(run_dir).record
     if not record.exists() or run_damage(run_dir, model) is not None:
         return None
@@ -96,7 +107,8 @@ def finished_run(run_dir: Path, model: bool = False) -> dict[str, Any] | None:
 
 
 def mark_damaged(run_dir: Path) -> str:
-    """Rename ``run.json``, so that the next start of the workflow trains the cell; return what the user is to do."""
+    """Rename ``run.json``, so that the next start of the workflow trains the cell; return what the
+    user is to do."""
     files, lock = RunFiles(run_dir), FolderLock(run_dir)
     try:
         # Whoever holds the lock is training the cell already.
@@ -115,7 +127,8 @@ def write_cell(run_dir: Path, cell: dict[str, Any]) -> None:
 
 
 def cell_damage(run_dir: Path) -> str | None:
-    """Return what is wrong with ``cell.json``, which may be missing or another cell's, or ``None``."""
+    """Return what is wrong with ``cell.json``, which may be missing or another cell's, or
+    ``None``."""
     path = RunFiles(run_dir).cell
     try:
         return _misplaced(path, run_dir, read_sealed(path).get("id"))
@@ -124,7 +137,8 @@ def cell_damage(run_dir: Path) -> str | None:
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's history; a missing file has none, and a last row without its line end is left out.
+    """Return the rows of a run's history; a missing file has none, and a last row without its line
+    end is left out.
 
     Raises ``ValueError`` with the line that is not a row.
     """
@@ -138,15 +152,19 @@ def read_history(path: Path) -> list[dict[str, Any]]:
             rows.append({"step": row["step"], "loss": row["loss"], **row})
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{path}: line {number} is not one of a training history ({error!r}); start again: the cell writes it "
-                "anew"
+                f"{path}: line {number} is not one of a training history ({error!r}); start again:"
+                " the cell writes it anew"
             ) from None
     return rows
 
 
 def run_history(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's history; ``ValueError`` if it is not the one that the record of an ended run has."""
+    """Return the rows of a run's history; ``ValueError`` if it is not the one that the record of an
+    ended run has."""
     files, found = RunFiles(run_dir), _checksum(RunFiles(run_dir).history)
     if files.record.exists() and read_run(files.record).get("history_sha256", found) != found:
-        raise ValueError(f"{files.history}: not the one that {files.record.name} has; start again: it is made anew")
+        raise ValueError(
+            f"{files.history}: not the one that {files.record.name} has; start again: it is made"
+            " anew"
+        )
     return read_history(files.history)

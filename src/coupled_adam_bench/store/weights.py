@@ -1,7 +1,9 @@
-"""The file format of weights, safetensors, as far as a run's identity needs it: a header with the cell's id; light.
+"""The file format of weights, safetensors, as far as a run's identity needs it: a header with the
+cell's id; light.
 
-The library writes several entries of metadata in an order that changes from process to process, and with it the SHA-256
-of a file. Here they are sorted. Source of the format: https://github.com/huggingface/safetensors#format
+The library writes several entries of metadata in an order that changes from process to process, and
+with it the SHA-256 of a file. Here they are sorted. Source of the format:
+https://github.com/huggingface/safetensors#format
 """
 
 import json
@@ -17,7 +19,8 @@ _FORMAT = {"format": "pt"}
 
 
 def header_bytes(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> bytes:
-    """Return the beginning of a file of float32 tensors, whose values follow in the order of their names."""
+    """Return the beginning of a file of float32 tensors, whose values follow in the order of their
+    names."""
     header: dict[str, Any] = {_METADATA: dict(sorted({**_FORMAT, **metadata}.items()))}
     end = 0
     for name, shape in sorted(shapes.items()):

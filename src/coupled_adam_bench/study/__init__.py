@@ -1,1 +1,2 @@
-"""What a study is: its declared metrics, tables and stages, its settings, cells, plan and tunings."""
+"""What a study is: its declared metrics, tables and stages, its settings, cells, plan and
+tunings."""

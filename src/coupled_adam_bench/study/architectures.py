@@ -1,12 +1,13 @@
-"""The families of models: what is known of each without building it. Its modules are in ``models/<name>.py``."""
+"""The families of models: what is known of each without building it. Its modules are in
+``models/<name>.py``."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 ArchitectureName = Literal["gpt2", "stablelm", "modded_nanogpt", "contexts"]
-"""Each that is ``in_transformers`` has the name that transformers gives the class that computes the same,
-``model_type`` in its config.json."""
+"""Each that is ``in_transformers`` has the name that transformers gives the class that computes the
+same, ``model_type`` in its config.json."""
 
 
 QkNorm = Literal[False, "shared"]
@@ -15,7 +16,8 @@ QkNorm = Literal[False, "shared"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """A family of decoders: what its settings allow, and what its parameters, memory and disk are counted from.
+    """A family of decoders: what its settings allow, and what its parameters, memory and disk are
+    counted from.
 
     A layer has four d_model x d_model matrices of attention, and two norms of d_model weights.
     """
@@ -30,20 +32,21 @@ class Architecture:
     """Number of d_model x d_ffn matrices in a layer's MLP."""
     learned_positions: bool
     kept: tuple[int, int]
-    """What a layer keeps of each token until the backward pass, in the precision of the products: so many times d_model
-    and so many times d_ffn numbers."""
+    """What a layer keeps of each token until the backward pass, in the precision of the products:
+    so many times d_model and so many times d_ffn numbers."""
     mlp_gradients: int
     """Gradients of d_ffn numbers for each token that the backward pass of the MLP holds at once."""
     biases: tuple[int, int, int]
-    """Biases, all 0, that transformers' class has and ours has not: d_model and d_ffn numbers of a layer, and d_model
-    numbers behind the last."""
+    """Biases, all 0, that transformers' class has and ours has not: d_model and d_ffn numbers of a
+    layer, and d_model numbers behind the last."""
     embedding: str
     """The name of the input embedding in an exported model, without ``.weight``."""
     has_layers: bool = True
     """Whether there are layers, so that the model is a transformer."""
 
     kept_float32: int = 0
-    """So many times d_model numbers in float32 that a layer keeps beside the inputs of its norms, as seen on a CPU."""
+    """So many times d_model numbers in float32 that a layer keeps beside the inputs of its norms,
+    as seen on a CPU."""
     in_transformers: bool = True
     """Whether the library transformers has a class that computes the same."""
     outer_norms: int = 1
@@ -62,7 +65,8 @@ ARCHITECTURES: Mapping[ArchitectureName, Architecture] = {
         default_ffn=lambda d_model: 4 * d_model,
         mlp_matrices=2,
         learned_positions=True,
-        kept=(6, 2),  # outputs of both norms; queries, keys, values; attention's output | GELU's input and output
+        # outputs of both norms; queries, keys, values; attention's output | GELU's input and output
+        kept=(6, 2),
         mlp_gradients=1,  # of GELU's output
         biases=(7, 1, 1),
         embedding="transformer.wte",
@@ -73,7 +77,9 @@ ARCHITECTURES: Mapping[ArchitectureName, Architecture] = {
         default_ffn=lambda d_model: 256 * -(-(8 * d_model // 3) // 256),
         mlp_matrices=3,
         learned_positions=False,
-        kept=(8, 4),  # as GPT-2, and rotated queries and keys | the gate before and after SiLU, the factor, the product
+        # as GPT-2, and rotated queries and keys | the gate before and after SiLU, the factor, the
+        # product
+        kept=(8, 4),
         mlp_gradients=4,  # of SwiGLU's product, of both its factors, and of the first before SiLU
         biases=(2, 0, 1),
         embedding="model.embed_tokens",
@@ -84,8 +90,12 @@ ARCHITECTURES: Mapping[ArchitectureName, Architecture] = {
         default_ffn=lambda d_model: 4 * d_model,
         mlp_matrices=2,
         learned_positions=False,
-        kept=(6, 2),  # outputs of both norms; values; rotated queries and keys; attention's output | ReLU's, its square
-        kept_float32=5,  # norms before their weights; queries and keys before their norms; attention's output by heads
+        # outputs of both norms; values; rotated queries and keys; attention's output | ReLU's, its
+        # square
+        kept=(6, 2),
+        # norms before their weights; queries and keys before their norms; attention's output by
+        # heads
+        kept_float32=5,
         mlp_gradients=3,  # of the square, twice ReLU's output, and their product
         biases=(0, 0, 0),
         embedding="embedding",

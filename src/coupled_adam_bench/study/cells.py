@@ -1,4 +1,5 @@
-"""Cells of a study: (model, tokens, optimizer, seed), each with an id that says what it is and hashes what it does."""
+"""Cells of a study: (model, tokens, optimizer, seed), each with an id that says what it is and
+hashes what it does."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -8,7 +9,12 @@ from typing import Any
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study import versions
 from coupled_adam_bench.study.config import GridBlock, Model, Optimizer, Steps, Study, Training
-from coupled_adam_bench.study.inputs import fingerprints, text_files, token_files, tokenizer_identity
+from coupled_adam_bench.study.inputs import (
+    fingerprints,
+    text_files,
+    token_files,
+    tokenizer_identity,
+)
 
 
 @dataclass(frozen=True)
@@ -27,14 +33,17 @@ class Cell:
     optimizer: Optimizer
     steps: int
     seed: int
-    """Seed of the initial weights, of the order of the data, and of the random windows of the test loss."""
+    """Seed of the initial weights, of the order of the data, and of the random windows of the test
+    loss."""
     data_digest: str
     """Hash of everything that can change the data, the end of ``data_id``."""
     tokens_label: str | None = field(compare=False)
     tuning: str | None = field(default=None, compare=False)
-    """The id of the tuning that chooses the cell's settings, None for a cell whose study gives them all."""
+    """The id of the tuning that chooses the cell's settings, None for a cell whose study gives them
+    all."""
     slot: str | None = field(default=None, compare=False)
-    """The name of a tuned cell that is known before its settings are chosen. Until then it is the cell's id."""
+    """The name of a tuned cell that is known before its settings are chosen. Until then it is the
+    cell's id."""
 
     @property
     def job_name(self) -> str:
@@ -60,7 +69,10 @@ class Cell:
     def flops(self) -> int:
         """Model FLOPs of the whole training run."""
         training = self.training
-        return self.model.flops_per_step(self.vocab_size, training.seq_len, training.batch_sequences) * self.steps
+        return (
+            self.model.flops_per_step(self.vocab_size, training.seq_len, training.batch_sequences)
+            * self.steps
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the cell as a JSON value, the content of ``cell.json``."""
@@ -82,10 +94,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Trunk:
-    """What cells of schedule ``wsd`` that differ only in D share: all steps before their decay, trained once."""
+    """What cells of schedule ``wsd`` that differ only in D share: all steps before their decay,
+    trained once."""
 
     prefixes: dict[str, Cell]
-    """The stable steps with which each cell begins, as a run of their own, by the id of the cell."""
+    """The stable steps with which each cell begins, as a run of their own, by the id of the
+    cell."""
 
     @property
     def run(self) -> Cell:
@@ -99,11 +113,14 @@ class Trunk:
 
 
 def data_inputs(study: Study) -> dict[str, Any]:
-    """Return what identifies the files that a study's data are made of: text or tokens, and a tokenizer of its own."""
+    """Return what identifies the files that a study's data are made of: text or tokens, and a
+    tokenizer of its own."""
     inputs: dict[str, Any] = {}
     if study.data.source.kind == "files":
         inputs["files"] = fingerprints(text_files(study.paths.text))
-    elif study.data.source.kind == "bins":  # without any, as for a plan or a rehearsal, nothing is prepared or trained
+    elif (
+        study.data.source.kind == "bins"
+    ):  # without any, as for a plan or a rehearsal, nothing is prepared or trained
         inputs["files"] = fingerprints(token_files(study.data.source, study.paths.text[0]))
     if study.data.tokenizer == "file":
         assert study.paths.tokenizer is not None
@@ -112,7 +129,8 @@ def data_inputs(study: Study) -> dict[str, Any]:
 
 
 def data_digest(study: Study, inputs: Mapping[str, Any] | None = None) -> str:
-    """Return a hash of everything that can change a study's token bins: source, contents, tokenizer and split.
+    """Return a hash of everything that can change a study's token bins: source, contents, tokenizer
+    and split.
 
     ``inputs`` are what :func:`data_inputs` gave, for a reader who has no text.
     """
@@ -128,26 +146,36 @@ def data_id(study: Study, digest_of_data: str) -> str:
 def readable_count(count: int) -> str:
     """Return a count in three digits and K, M, B or T, such as ``125M``."""
     for unit, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if count >= 0.9995 * unit:  # 999,500 and more are 1M: three digits of them would be "1e+03K"
+        if (
+            count >= 0.9995 * unit
+        ):  # 999,500 and more are 1M: three digits of them would be "1e+03K"
             return f"{count / unit:.3g}{suffix}"
     return str(count)
 
 
-def _identity(data: str, vocab_size: int, model: Model, optimizer: Optimizer, seed: int) -> dict[str, Any]:
-    """Return what the id of a run hashes, apart from its recipe and its length; ``data`` is the hash of the data."""
+def _identity(
+    data: str, vocab_size: int, model: Model, optimizer: Optimizer, seed: int
+) -> dict[str, Any]:
+    """Return what the id of a run hashes, apart from its recipe and its length; ``data`` is the
+    hash of the data."""
     names = {"key", "label"}
     return {
         "version": versions.TRAIN,
         "data": data,
         "vocab_size": vocab_size,
         "model": model.model_dump(exclude={"name", "label"}),
-        # A custom optimizer's key and label are display names, like a model's name: they are not hashed.
-        "optimizer": optimizer.model_dump(exclude={"key": True, "label": True, "embedding": names, "head": names}),
+        # A custom optimizer's key and label are display names, like a model's name: they are not
+        # hashed.
+        "optimizer": optimizer.model_dump(
+            exclude={"key": True, "label": True, "embedding": names, "head": names}
+        ),
         "seed": seed,
     }
 
 
-def make_cell(study: Study, data: str, model: Model, tokens: Steps | int, optimizer: Optimizer, seed: int) -> Cell:
+def make_cell(
+    study: Study, data: str, model: Model, tokens: Steps | int, optimizer: Optimizer, seed: int
+) -> Cell:
     """Return one cell of ``study``; ``data`` is the hash of its data."""
     training = study.training
     batch_tokens = training.batch_sequences * training.seq_len
@@ -171,15 +199,19 @@ def make_cell(study: Study, data: str, model: Model, tokens: Steps | int, optimi
 
 
 def stable_prefix(cell: Cell) -> Cell | None:
-    """Return the steps of a cell of schedule ``wsd`` before its decay as a run of its own, with a constant schedule.
+    """Return the steps of a cell of schedule ``wsd`` before its decay as a run of its own, with a
+    constant schedule.
 
-    Its id is the same for all D. The cell has at least one step of its own. ``None`` for other schedules.
+    Its id is the same for all D. The cell has at least one step of its own. ``None`` for other
+    schedules.
     """
     training = cell.training
     if training.schedule != "wsd":
         return None
     identity = _identity(cell.data_digest, cell.vocab_size, cell.model, cell.optimizer, cell.seed)
-    identity["training"] = training.model_dump(exclude={"decay_fraction", "min_lr_ratio", "min_learning_rate"})
+    identity["training"] = training.model_dump(
+        exclude={"decay_fraction", "min_lr_ratio", "min_learning_rate"}
+    )
     return replace(
         cell,
         id=f"{cell.model.name}_stable_{cell.optimizer.own_key}_s{cell.seed}_{digest(identity)}",
@@ -201,8 +233,8 @@ def find_trunks(cells: Iterable[Cell]) -> dict[str, Trunk]:
 def block_cells(study: Study, data: str, block: GridBlock) -> list[Cell]:
     """Return the cells of one block of the grid: models, tokens, optimizers, seeds.
 
-    The last of these changes fastest. ``data`` is the hash of the study's data. Cells of optimizers that are tuned have
-    their settings as the block gives them, and the names of their rows.
+    The last of these changes fastest. ``data`` is the hash of the study's data. Cells of optimizers
+    that are tuned have their settings as the block gives them, and the names of their rows.
     """
     models = {model.name: model for model in study.models}
     return [

@@ -1,4 +1,5 @@
-"""A user's own code, named in a study by its dotted path: where its files lie, what they hash to, what it names. Light.
+"""A user's own code, named in a study by its dotted path: where its files lie, what they hash to,
+what it names. Light.
 
 Not seen: data files that the code opens, and modules that it imports under a name that it computes.
 """
@@ -21,25 +22,31 @@ from typing import Any
 from coupled_adam_bench.store.files import sha256_file
 
 Code = dict[str, str]
-"""What identifies own code: by module the SHA-256 of its file, or by installed package its version."""
+"""What identifies own code: by module the SHA-256 of its file, or by installed package its
+version."""
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def find_modules(name: str) -> dict[str, Path]:
-    """Return by name the files of a module and of the packages that it lies in, as far as they are there.
+    """Return by name the files of a module and of the packages that it lies in, as far as they are
+    there.
 
-    Nothing is imported. Installed packages are searched, and last the working directory, as our commands do.
+    Nothing is imported. Installed packages are searched, and last the working directory, as our
+    commands do.
     """
     here = str(Path.cwd())
     places = [*(place for place in sys.path if place not in ("", here)), here]
     files: dict[str, Path] = {}
     parts = name.split(".")
     for prefix in (".".join(parts[: count + 1]) for count in range(len(parts))):
-        # By its last part: folders without __init__.py would look for their parent among what is imported.
+        # By its last part: folders without __init__.py would look for their parent among what is
+        # imported.
         spec = PathFinder.find_spec(prefix.rpartition(".")[2], places)
         if spec is None and prefix == parts[0]:
             with suppress(ValueError):  # a module that was not imported, such as __main__
-                spec = importlib.util.find_spec(prefix)  # an editable install may have a finder of its own
+                spec = importlib.util.find_spec(
+                    prefix
+                )  # an editable install may have a finder of its own
         if spec is None:
             break
         places = list(spec.submodule_search_locations or ())
@@ -51,24 +58,30 @@ def find_modules(name: str) -> dict[str, Path]:
 def code_of(path: str) -> Code:
     """Return what identifies the code at ``module.name``, without importing it.
 
-    A copy in ``site-packages`` is identified by its package and version. Any other code is the file of the module and
-    those of the modules that it imports, but for Python's own, installed packages and this program. ``ValueError`` that
-    begins with ``path:`` for a module without a file, and for a file that cannot be read.
+    A copy in ``site-packages`` is identified by its package and version. Any other code is the file
+    of the module and those of the modules that it imports, but for Python's own, installed packages
+    and this program. ``ValueError`` that begins with ``path:`` for a module without a file, and for
+    a file that cannot be read.
     """
     module = path.rpartition(".")[0]
     files = find_modules(module)
     if module not in files:
         raise ValueError(
-            f"path: no package or module {module!r} is installed, nor is there one in {Path.cwd()}, or it has no file; "
-            "correct the path, or install it into the environment that runs the study"
+            f"path: no package or module {module!r} is installed, nor is there one in {Path.cwd()},"
+            " or it has no file; correct the path, or install it into the environment that runs"
+            " the study"
         )
-    if _INSTALLED & set(files[module].parts) and (names := _packages().get(module.partition(".")[0])):
+    if _INSTALLED & set(files[module].parts) and (
+        names := _packages().get(module.partition(".")[0])
+    ):
         return {name: version(name) for name in sorted(set(names))}
     try:
         _add_imported(files, _others() - set(files[module].parents))
         return {name: sha256_file(file) for name, file in sorted(files.items())}
     except OSError as error:
-        raise ValueError(f"path: {error.filename} cannot be read: {error.strerror}; make it readable") from None
+        raise ValueError(
+            f"path: {error.filename} cannot be read: {error.strerror}; make it readable"
+        ) from None
     except SyntaxError as error:
         raise ValueError(f"path: {error.filename}: not valid Python: {error}") from None
 
@@ -79,12 +92,15 @@ _packages = cache(packages_distributions)
 @cache
 def _others() -> set[Path]:
     """Return where Python's own code lies, and that of this program with its optimizer."""
-    ours = (find_modules(package)[package].parent for package in ("coupled_adam_bench", "coupled_adam"))
+    ours = (
+        find_modules(package)[package].parent for package in ("coupled_adam_bench", "coupled_adam")
+    )
     return {Path(sysconfig.get_path("stdlib")), *ours}
 
 
 def _add_imported(files: dict[str, Path], others: set[Path]) -> None:
-    """Add to the files of modules those of the modules that they import, unless they are installed or of ``others``."""
+    """Add to the files of modules those of the modules that they import, unless they are installed
+    or of ``others``."""
     waiting = list(files)
     while waiting:
         module = waiting.pop()
@@ -92,13 +108,16 @@ def _add_imported(files: dict[str, Path], others: set[Path]) -> None:
         package = module if file.stem == "__init__" else module.rpartition(".")[0]
         for imported in _imported_names(file, package) if file.suffix == ".py" else ():
             for name, path in find_modules(imported).items():
-                if name not in files and not (_INSTALLED & set(path.parts) or others & set(path.parents)):
+                if name not in files and not (
+                    _INSTALLED & set(path.parts) or others & set(path.parents)
+                ):
                     files[name] = path
                     waiting.append(name)
 
 
 def _imported_names(file: Path, package: str) -> list[str]:
-    """Return the names of all that a Python file of a package imports, which are modules or lie in one."""
+    """Return the names of all that a Python file of a package imports, which are modules or lie in
+    one."""
     names = []
     for node in ast.walk(ast.parse(file.read_bytes(), file)):
         if isinstance(node, ast.Import):
@@ -106,12 +125,17 @@ def _imported_names(file: Path, package: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: -node.level + 1 or None] if node.level else []
             base = ".".join(filter(None, [*above, node.module]))
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)] if base else [a.name for a in node.names]
+            names += (
+                [base, *(f"{base}.{alias.name}" for alias in node.names)]
+                if base
+                else [a.name for a in node.names]
+            )
     return names
 
 
 def changed_code(path: str, known: Code) -> str | None:
-    """Return the files and packages that differ between the code at ``module.name`` and ``known``; ``None`` if none."""
+    """Return the files and packages that differ between the code at ``module.name`` and ``known``;
+    ``None`` if none."""
     here = code_of(path)
     changed = [name for name in sorted({*here, *known}) if here.get(name) != known.get(name)]
     return ", ".join(str(find_modules(name).get(name, name)) for name in changed) or None
@@ -121,8 +145,8 @@ def changed_code(path: str, known: Code) -> str | None:
 def compiled_anew() -> Iterator[None]:
     """Have Python compile what is imported here from its source, the bytes that were hashed.
 
-    A compiled file of an earlier import is believed by the size and the time of its source, whose contents may be
-    others. Libraries that are imported here for the first time are compiled too.
+    A compiled file of an earlier import is believed by the size and the time of its source, whose
+    contents may be others. Libraries that are imported here for the first time are compiled too.
     """
     usual = sys.pycache_prefix
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
@@ -134,7 +158,8 @@ def compiled_anew() -> Iterator[None]:
 
 
 def import_object(path: str) -> Any:
-    """Import and return what ``module.name`` names; ``ValueError`` that begins with ``path:`` if there is nothing."""
+    """Import and return what ``module.name`` names; ``ValueError`` that begins with ``path:`` if
+    there is nothing."""
     module_name, _, name = path.rpartition(".")
     try:
         with compiled_anew():
@@ -146,5 +171,8 @@ def import_object(path: str) -> Any:
         ) from error
     if not hasattr(module, name):
         close = difflib.get_close_matches(name, vars(module), n=1)
-        raise ValueError(f"path: {module_name!r} has no {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
+        raise ValueError(
+            f"path: {module_name!r} has no"
+            f" {name!r}{f'; did you mean {close[0]!r}?' if close else ''}"
+        )
     return getattr(module, name)

@@ -1,4 +1,5 @@
-"""Labels: the names of optimizers, models and token counts in results, tables and figures, one for each thing."""
+"""Labels: the names of optimizers, models and token counts in results, tables and figures, one for
+each thing."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +15,8 @@ _REMEDY = {
 
 
 def check_labels(blocks: Sequence[PlannedBlock]) -> None:
-    """Raise ``ValueError`` with both places for two optimizers, models or counts of tokens that are printed alike."""
+    """Raise ``ValueError`` with both places for two optimizers, models or counts of tokens that are
+    printed alike."""
     first: dict[tuple[str, ...], tuple[str | int, str]] = {}
     several = len({planned.study.name for planned in blocks}) > 1
     for planned in blocks:
@@ -26,18 +28,23 @@ def check_labels(blocks: Sequence[PlannedBlock]) -> None:
             other, other_place = first.setdefault(key, (identity, place))
             if other != identity:
                 raise ValueError(
-                    f"{other_place} and {place}: both are printed as {label!r}, so tables and figures could not tell "
-                    f"them apart; {_REMEDY[kind]}"
+                    f"{other_place} and {place}: both are printed as {label!r}, so tables and"
+                    f" figures could not tell them apart; {_REMEDY[kind]}"
                 )
 
 
 def _printed(planned: PlannedBlock) -> Iterator[tuple[str, str, str | int, int]]:
-    """Yield kind, label, what the label stands for, and number of everything in a block that tables print."""
+    """Yield kind, label, what the label stands for, and number of everything in a block that tables
+    print."""
     cells = planned.cells
     printed: dict[str, list[tuple[str, str | int]]] = {
         "optimizers": [(cell.optimizer.label, cell.optimizer.key) for cell in cells],
-        "models": [(cell.model.label or readable_count(cell.n_params), cell.n_params) for cell in cells],
-        "tokens": [(cell.tokens_label or readable_count(cell.n_tokens), cell.n_tokens) for cell in cells],
+        "models": [
+            (cell.model.label or readable_count(cell.n_params), cell.n_params) for cell in cells
+        ],
+        "tokens": [
+            (cell.tokens_label or readable_count(cell.n_tokens), cell.n_tokens) for cell in cells
+        ],
     }
     for kind, pairs in printed.items():
         yield from ((kind, *pair, index) for index, pair in enumerate(dict.fromkeys(pairs)))

@@ -1,4 +1,5 @@
-"""The plan: validated studies and the cells that they make, the one file that every stage is given."""
+"""The plan: validated studies and the cells that they make, the one file that every stage is
+given."""
 
 import os
 from collections import defaultdict
@@ -12,7 +13,14 @@ from typing import Any
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal
 from coupled_adam_bench.study.blocks import PlannedBlock
-from coupled_adam_bench.study.cells import Cell, Trunk, block_cells, data_digest, data_id, find_trunks
+from coupled_adam_bench.study.cells import (
+    Cell,
+    Trunk,
+    block_cells,
+    data_digest,
+    data_id,
+    find_trunks,
+)
 from coupled_adam_bench.study.config import (
     Budget,
     Composite,
@@ -28,15 +36,16 @@ from coupled_adam_bench.study.preregistration import Stated, check_stated, read_
 from coupled_adam_bench.study.tuning import Tuning, chosen_values, fill_slot, tune_block
 
 PLAN_SHA256 = "COUPLED_ADAM_BENCH_PLAN_SHA256"
-"""Variable with the seal of the plan that a job is given; without it, any plan that is whole is taken."""
+"""Variable with the seal of the plan that a job is given; without it, any plan that is whole is
+taken."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """What makes one results folder: the blocks of one study, or of all studies of a composite one.
 
-    ``data`` is the hash of each study's data by the study's name. Raises ``ValueError`` for studies that do not go
-    together.
+    ``data`` is the hash of each study's data by the study's name. Raises ``ValueError`` for studies
+    that do not go together.
     """
 
     name: str
@@ -75,7 +84,8 @@ class Plan:
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
-        """The cells of all studies by id, each once; one that several studies have belongs to the first of them."""
+        """The cells of all studies by id, each once; one that several studies have belongs to the
+        first of them."""
         cells: dict[str, Cell] = {}
         for cell in chain.from_iterable(planned.cells for planned in self.blocks):
             cells.setdefault(cell.id, cell)
@@ -86,7 +96,9 @@ class Plan:
         """The tunings of all studies by id, each once."""
         tunings: dict[str, Tuning] = {}
         for planned in self.blocks:
-            tunings |= {name: tuning for name, tuning in planned.tunings.items() if name not in tunings}
+            tunings |= {
+                name: tuning for name, tuning in planned.tunings.items() if name not in tunings
+            }
         return tunings
 
     @cached_property
@@ -105,14 +117,18 @@ class Plan:
         """All cells that are trained, by the names that the workflow has for them."""
         cells = [cell for planned in self.blocks for cell in planned.cells]
         slots = {cell.slot: cell for cell in cells if cell.slot is not None}
-        # A choice may be what another block gives: then two jobs have one cell, and `trained` has it once.
-        return {cell.id: cell for cell in (*cells, *self.trained.values()) if cell.slot is None} | slots
+        # A choice may be what another block gives: then two jobs have one cell, and `trained` has
+        # it once.
+        return {
+            cell.id: cell for cell in (*cells, *self.trained.values()) if cell.slot is None
+        } | slots
 
     @cached_property
     def trunks(self) -> dict[str, Trunk]:
         """The trunks by id: what cells of schedule ``wsd`` share before their decay.
 
-        Tuned cells are trained as a whole, since it is not known before the choice which trunk is theirs.
+        Tuned cells are trained as a whole, since it is not known before the choice which trunk is
+        theirs.
         """
         given: dict[str, Cell] = {}
         for cell in chain.from_iterable(planned.cells for planned in self.blocks):
@@ -121,17 +137,25 @@ class Plan:
         return find_trunks({**given, **self.tuning_cells}.values())
 
     def with_choices(self, choices: Mapping[str, Values]) -> "Plan":
-        """Return the plan with the chosen values in the slots of tuned cells; ``choices`` are by the tuning's id."""
+        """Return the plan with the chosen values in the slots of tuned cells; ``choices`` are by
+        the tuning's id."""
         if not choices:
             return self
         filled = [
             tuple(
-                fill_slot(cell, choices[cell.tuning]) if cell.tuning is not None and cell.tuning in choices else cell
+                (
+                    fill_slot(cell, choices[cell.tuning])
+                    if cell.tuning is not None and cell.tuning in choices
+                    else cell
+                )
                 for cell in planned.cells
             )
             for planned in self.blocks
         ]
-        blocks = tuple(replace(planned, cells=cells) for planned, cells in zip(self.blocks, filled, strict=True))
+        blocks = tuple(
+            replace(planned, cells=cells)
+            for planned, cells in zip(self.blocks, filled, strict=True)
+        )
         return replace(self, blocks=blocks)
 
     @property
@@ -150,28 +174,36 @@ class Plan:
     def find(self, ids: Iterable[str]) -> list[Cell]:
         """Return cells by the names of their jobs.
 
-        ``ValueError`` for an unknown one, for cells of several studies, or for one whose settings are not chosen yet.
+        ``ValueError`` for an unknown one, for cells of several studies, or for one whose settings
+        are not chosen yet.
         """
         ids = list(ids)
         if unknown := [name for name in ids if name not in self.by_job_name]:
             raise ValueError(f"cells: {', '.join(unknown)} not in study {self.name!r}")
         cells = [self.by_job_name[name] for name in ids]
         if waiting := [cell for cell in cells if not cell.is_chosen]:
-            raise ValueError(f"cells: {waiting[0].id} waits for the choice of {waiting[0].tuning}; make it first")
+            raise ValueError(
+                f"cells: {waiting[0].id} waits for the choice of {waiting[0].tuning}; make it first"
+            )
         study_of(cells)
         return cells
 
     def study_with_data(self, data: str) -> Study:
-        """Return the study that asks most of this data, the longest sequences; ``ValueError`` if there is none."""
+        """Return the study that asks most of this data, the longest sequences; ``ValueError`` if
+        there is none."""
         studies = [study for study in self.studies.values() if self.data_id(study) == data]
         if not studies:
-            raise ValueError(f"data: {data!r} is not of study {self.name!r}, which has {', '.join(self.data_ids)}")
+            raise ValueError(
+                f"data: {data!r} is not of study {self.name!r}, which has"
+                f" {', '.join(self.data_ids)}"
+            )
         return max(studies, key=lambda study: study.training.seq_len)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON value."""
         studies = [
-            {"study": study.model_dump(mode="json"), "data": self.data[name]} for name, study in self.studies.items()
+            {"study": study.model_dump(mode="json"), "data": self.data[name]}
+            for name, study in self.studies.items()
         ]
         stated = None if self.stated is None else self.stated.model_dump(mode="json")
         return {"name": self.name, "title": self.title, "studies": studies, "stated": stated}
@@ -181,12 +213,15 @@ def study_of(cells: Iterable[Cell]) -> Study:
     """Return the study of cells; ``ValueError`` if they belong to none, or to several."""
     studies = {cell.study.name: cell.study for cell in cells}
     if len(studies) != 1:
-        raise ValueError(f"cells: of {' and '.join(studies) or 'no study'}; give those of one study at a time")
+        raise ValueError(
+            f"cells: of {' and '.join(studies) or 'no study'}; give those of one study at a time"
+        )
     return next(iter(studies.values()))
 
 
 def _check_together(studies: Mapping[str, Study]) -> None:
-    """Raise ``ValueError`` if two studies of a folder differ in what its tables, costs or tests have once."""
+    """Raise ``ValueError`` if two studies of a folder differ in what its tables, costs or tests
+    have once."""
     given: dict[str, dict[str, Any]] = defaultdict(dict)  # setting -> study -> value
     for name, study in studies.items():
         given["protocol"][name] = study.protocol_label
@@ -198,7 +233,9 @@ def _check_together(studies: Mapping[str, Study]) -> None:
         if any(other != first for other in others):
             named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
             section = setting.partition(".")[0]
-            raise ValueError(f"{setting}: {named}; a results folder has one: set `{section}` beside `studies`")
+            raise ValueError(
+                f"{setting}: {named}; a results folder has one: set `{section}` beside `studies`"
+            )
 
 
 def _plan_blocks(study: Study, data: str) -> list[PlannedBlock]:
@@ -209,52 +246,67 @@ def _plan_blocks(study: Study, data: str) -> list[PlannedBlock]:
     return planned
 
 
-def _plan(name: str, title: str, studies: Sequence[tuple[Study, str]], stated: Stated | None = None) -> Plan:
+def _plan(
+    name: str, title: str, studies: Sequence[tuple[Study, str]], stated: Stated | None = None
+) -> Plan:
     """Return the plan of studies, each with the hash of its data."""
     data: dict[str, str] = {}
     for study, digest in studies:
         if study.name in data:
-            raise ValueError(f"studies: two of them have the name {study.name!r}; give one of them another `study`")
+            raise ValueError(
+                f"studies: two of them have the name {study.name!r}; give one of them another"
+                " `study`"
+            )
         data[study.name] = digest
     blocks = [planned for study, digest in studies for planned in _plan_blocks(study, digest)]
     return Plan(name, title, tuple(blocks), data, stated)
 
 
 def make_plan(study: Study | Composite, folders: Sequence[Path] = ()) -> Plan:
-    """Return the plan of a study; ``folders`` are searched in turn for the studies of a composite one.
+    """Return the plan of a study; ``folders`` are searched in turn for the studies of a composite
+    one.
 
-    The text files and the tokenizer of the data must be in place. Own optimizers have their code in the plan.
+    The text files and the tokenizer of the data must be in place. Own optimizers have their code in
+    the plan.
     """
     parts = study.load_parts(folders) if isinstance(study, Composite) else (study,)
     readings: list[Callable[[], Any]] = [partial(_with_inputs, part) for part in parts]
     if study.stated is not None:
         readings.append(partial(read_stated, study.stated))
     found = for_each(lambda read: read(), readings)
-    return _plan(study.name, study.title, found[: len(parts)], next(iter(found[len(parts) :]), None))
+    return _plan(
+        study.name, study.title, found[: len(parts)], next(iter(found[len(parts) :]), None)
+    )
 
 
 def _with_inputs(study: Study) -> tuple[Study, str]:
     """Return a study with the code of its own optimizers, and the hash of its data."""
     readings: list[Callable[[], Any]] = [partial(with_code, study), partial(data_digest, study)]
     if study.paths.tokenizer is not None and study.data.tokenizer == "file":
-        readings.append(partial(tokenizer_file, study.paths.tokenizer))  # named beside text that is missing
+        readings.append(
+            partial(tokenizer_file, study.paths.tokenizer)
+        )  # named beside text that is missing
     complete, digest, *_ = for_each(lambda read: read(), readings)
     return complete, digest
 
 
 def plan_from_json(values: Any, origin: str) -> Plan:
-    """Return the plan of a JSON value from :meth:`Plan.to_json`, whose ``origin`` errors name; needs no data."""
+    """Return the plan of a JSON value from :meth:`Plan.to_json`, whose ``origin`` errors name;
+    needs no data."""
     try:
         planned = [(entry["study"], entry["data"]) for entry in values["studies"]]
         name, title, given = values["name"], values["title"], values["stated"]
         stated = None if given is None else validate(Stated, given, origin)
     except (KeyError, TypeError):
         raise ValueError(f"{origin}: not a plan of this version; write it anew") from None
-    return _plan(name, title, [(parse_study(study, origin), data) for study, data in planned], stated)
+    return _plan(
+        name, title, [(parse_study(study, origin), data) for study, data in planned], stated
+    )
 
 
 def read_plan_file(path: Path) -> Plan:
-    """Read a sealed plan without the choices beside it; ``ValueError`` if it was edited, or is not this job's."""
+    """Read a sealed plan without the choices beside it; ``ValueError`` if it was edited, or is not
+    this job's."""
     try:
         values = read_sealed(path)
         if os.environ.get(PLAN_SHA256, own := seal(values)) != own:

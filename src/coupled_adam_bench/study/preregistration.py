@@ -1,4 +1,5 @@
-"""A stated plan: what a study will test, written down before its first run (preregistration), in a file of its own.
+"""A stated plan: what a study will test, written down before its first run (preregistration), in a
+file of its own.
 
 It is checked against the study before the first job.
 """
@@ -19,7 +20,8 @@ from coupled_adam_bench.study.config.reading import read_study_file
 
 
 class Hypothesis(Settings):
-    """An optimizer is better than another in a metric, at every place of a table that this names."""
+    """An optimizer is better than another in a metric, at every place of a table that this
+    names."""
 
     name: Label
     """A short name, by which the report calls it."""
@@ -32,21 +34,25 @@ class Hypothesis(Settings):
     than: Term
     """Key of the other optimizer."""
     model: Name | None = None
-    """Name of the only model that is meant; by default all of the table. At several places the hypothesis is confirmed
-    if it holds at each of them, so p is the largest of theirs (Berger 1982)."""
+    """Name of the only model that is meant; by default all of the table. At several places the
+    hypothesis is confirmed if it holds at each of them, so p is the largest of theirs (Berger
+    1982)."""
     tokens: Label | None = None
-    """Label of the only number of tokens that is meant, such as ``20B``; by default all of the table."""
+    """Label of the only number of tokens that is meant, such as ``20B``; by default all of the
+    table."""
     test: Literal["t-test", "paired", "trend", "equivalence"] = "t-test"
-    """``t-test``: the paper's one-sided Student's t-test with pooled variance [P]; ``paired``: by seed; ``trend``: that
-    the gain grows with the number of tokens, over all places together (``statistics/trend.py``); ``equivalence``: that
-    the two differ by less than ``margin``, in two one-sided tests paired by seed (TOST)."""
+    """``t-test``: the paper's one-sided Student's t-test with pooled variance [P]; ``paired``: by
+    seed; ``trend``: that the gain grows with the number of tokens, over all places together
+    (``statistics/trend.py``); ``equivalence``: that the two differ by less than ``margin``, in two
+    one-sided tests paired by seed (TOST)."""
     margin: float | None = Field(None, gt=0, le=1e300)
-    """For ``equivalence``, the difference that counts as none; for ``paired``, by how much more than this ``better``
-    is said to be better, 0 if not given."""
+    """For ``equivalence``, the difference that counts as none; for ``paired``, by how much more
+    than this ``better`` is said to be better, 0 if not given."""
     difference: float | None = Field(None, gt=0, le=1e300)
     """Size of the difference that is expected, for the power that ``plan`` says."""
     spread: float | None = Field(None, gt=0, le=1e300)
-    """Standard deviation that is expected, of an optimizer's values or, if ``paired``, of the differences."""
+    """Standard deviation that is expected, of an optimizer's values or, if ``paired``, of the
+    differences."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -55,11 +61,18 @@ class Hypothesis(Settings):
         if (self.difference is None) != (self.spread is None):
             raise ValueError("spread: goes with `difference`; give both, or leave both out")
         if self.test == "equivalence" and self.margin is None:
-            raise ValueError("margin: missing; equivalence needs the difference that counts as none")
+            raise ValueError(
+                "margin: missing; equivalence needs the difference that counts as none"
+            )
         if self.margin is not None and self.difference is not None:
-            raise ValueError("difference: the power of a test with a margin is not computed; leave out one of both")
+            raise ValueError(
+                "difference: the power of a test with a margin is not computed; leave out one of"
+                " both"
+            )
         if self.margin is not None and self.test not in ("equivalence", "paired"):
-            raise ValueError(f"margin: a {self.test} has none; leave it out, or take equivalence or paired")
+            raise ValueError(
+                f"margin: a {self.test} has none; leave it out, or take equivalence or paired"
+            )
         for field in ("tokens", "difference"):
             if self.test == "trend" and getattr(self, field) is not None:
                 raise ValueError(f"{field}: a trend has none; leave it out, or take another test")
@@ -81,7 +94,9 @@ class StatedPlan(Settings):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if twice := duplicates(hypothesis.name for hypothesis in self.hypotheses):
-            raise ValueError(f"hypotheses: {', '.join(twice)} is the name of more than one; rename one")
+            raise ValueError(
+                f"hypotheses: {', '.join(twice)} is the name of more than one; rename one"
+            )
         if twice := duplicates(self.seeds):
             raise ValueError(f"seeds: {', '.join(twice)} given more than once")
         if len(self.seeds) < 2:
@@ -98,7 +113,8 @@ class Stated(Settings):
 
 
 def read_stated(path: str) -> Stated:
-    """Read a stated plan; ``ValueError`` that names the setting ``stated`` for one that is wrong."""
+    """Read a stated plan; ``ValueError`` that names the setting ``stated`` for one that is
+    wrong."""
     try:
         plan = validate(StatedPlan, read_study_file(Path(path)), path)
         return Stated(path=path, sha256=sha256_file(Path(path)), plan=plan)
@@ -128,7 +144,10 @@ def meant_cells(stated: Stated, blocks: Sequence[PlannedBlock]) -> list[Cell]:
             cell.id: cell
             for planned in blocks
             for cell in planned.cells
-            if any(is_meant(hypothesis, planned.block.table, cell) for hypothesis in stated.plan.hypotheses)
+            if any(
+                is_meant(hypothesis, planned.block.table, cell)
+                for hypothesis in stated.plan.hypotheses
+            )
         }.values()
     )
 
@@ -144,11 +163,19 @@ def _problems(hypothesis: Hypothesis, blocks: Sequence[PlannedBlock]) -> Iterato
     of_table = [planned for planned in blocks if planned.block.table == hypothesis.table]
     if not of_table:
         tables = dict.fromkeys(planned.block.table for planned in blocks if planned.block.table)
-        yield f"table: {hypothesis.table!r} is no table of the study; there are {', '.join(tables) or 'none'}"
+        yield (
+            f"table: {hypothesis.table!r} is no table of the study; there are"
+            f" {', '.join(tables) or 'none'}"
+        )
         return
-    metrics = [name for name in of_table[0].study.metrics if all(name in p.study.metrics for p in of_table)]
+    metrics = [
+        name for name in of_table[0].study.metrics if all(name in p.study.metrics for p in of_table)
+    ]
     if hypothesis.metric not in metrics:
-        yield f"metric: {hypothesis.metric!r} is nothing that the study measures; there are {', '.join(metrics)}"
+        yield (
+            f"metric: {hypothesis.metric!r} is nothing that the study measures; there are"
+            f" {', '.join(metrics)}"
+        )
     cells = [cell for planned in of_table for cell in planned.cells]
     for field, value, known in (
         ("better", hypothesis.better, [cell.optimizer.key for cell in cells]),
@@ -157,14 +184,22 @@ def _problems(hypothesis: Hypothesis, blocks: Sequence[PlannedBlock]) -> Iterato
         ("tokens", hypothesis.tokens, [_tokens(cell) for cell in cells]),
     ):
         if value is not None and value not in known:
-            yield f"{field}: {value!r} is not in {hypothesis.table}; there are {', '.join(dict.fromkeys(known))}"
+            yield (
+                f"{field}: {value!r} is not in {hypothesis.table}; there are"
+                f" {', '.join(dict.fromkeys(known))}"
+            )
     keys: dict[tuple[Any, ...], set[str]] = {}
     for cell in cells:
         if is_meant(hypothesis, hypothesis.table, cell):
             place = (cell.data_id, cell.model.name, cell.n_tokens, cell.training.model_dump_json())
             keys.setdefault(place, set()).add(cell.optimizer.key)
     if {hypothesis.better, hypothesis.than} not in keys.values():
-        yield f"than: {hypothesis.better} and {hypothesis.than} are nowhere compared at the model and tokens given"
+        yield (
+            f"than: {hypothesis.better} and {hypothesis.than} are nowhere compared at the model and"
+            " tokens given"
+        )
     compared = {n_tokens for (_, _, n_tokens, _), found in keys.items() if len(found) > 1}
     if hypothesis.test == "trend" and len(compared) == 1:
-        yield f"test: a trend needs several numbers of tokens, and {hypothesis.table} compares at one"
+        yield (
+            f"test: a trend needs several numbers of tokens, and {hypothesis.table} compares at one"
+        )

@@ -1,4 +1,5 @@
-"""The record of stated plans: their text, the settings of their runs and what is measured, noted when they are seen."""
+"""The record of stated plans: their text, the settings of their runs and what is measured, noted
+when they are seen."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -19,7 +20,8 @@ RECORD = "stated.json"
 def read_record(study_dir: Path) -> list[dict[str, Any]]:
     """Return what was seen of stated plans, in its order; an empty list without a record.
 
-    ``ValueError`` for a record that was edited or damaged: it is not made anew, since nothing else has what it says.
+    ``ValueError`` for a record that was edited or damaged: it is not made anew, since nothing else
+    has what it says.
     """
     path = study_dir / RECORD
     if not path.exists():
@@ -28,31 +30,38 @@ def read_record(study_dir: Path) -> list[dict[str, Any]]:
         seen: list[dict[str, Any]] = read_sealed(path)["seen"]
     except (ValueError, KeyError) as error:
         raise ValueError(
-            f"{error}; put it back as it was, or delete it: the stated plan then counts as first seen at the next start"
+            f"{error}; put it back as it was, or delete it: the stated plan then counts as first"
+            " seen at the next start"
         ) from None
     return seen
 
 
 def _settings(cell: Cell) -> str:
-    """Return a hash of all but the seed that can change a cell's numbers, or the choice of its settings."""
-    seedless = make_cell(cell.study, cell.data_digest, cell.model, Steps(steps=cell.steps), cell.optimizer, seed=0)
+    """Return a hash of all but the seed that can change a cell's numbers, or the choice of its
+    settings."""
+    seedless = make_cell(
+        cell.study, cell.data_digest, cell.model, Steps(steps=cell.steps), cell.optimizer, seed=0
+    )
     return digest([seedless.id, cell.tuning])
 
 
 def _sign(cell: Cell, study: str) -> Path:
-    """Return the path in ``results/`` that shows that a run has begun: its folder, or the choice just before it."""
+    """Return the path in ``results/`` that shows that a run has begun: its folder, or the choice
+    just before it."""
     if cell.tuning is not None and not cell.is_chosen:
         return choice_file(Path(study, paths.TUNING), cell.tuning)
     return paths.run_dir(cell.id, Path())
 
 
 def note_stated(plan: Plan, study_dir: Path, measured: Mapping[str, str]) -> None:
-    """Record a stated plan if it is not what was seen last: its text, the settings of its runs, and what is measured.
+    """Record a stated plan if it is not what was seen last: its text, the settings of its runs, and
+    what is measured.
 
-    ``measured`` has by study and metric a hash of everything but the model that can change the metric.
+    ``measured`` has by study and metric a hash of everything but the model that can change the
+    metric.
 
-    The record says which of all runs that it ever meant had begun by then. It is kept on the user's own machine, so it
-    is a help to honest people and no proof to others.
+    The record says which of all runs that it ever meant had begun by then. It is kept on the user's
+    own machine, so it is a help to honest people and no proof to others.
     """
     assert plan.stated is not None
     seen = read_record(study_dir)
@@ -61,9 +70,16 @@ def note_stated(plan: Plan, study_dir: Path, measured: Mapping[str, str]) -> Non
     if seen and {name: seen[-1].get(name) for name in now} == now:
         return
     chosen = plan.with_choices(chosen_values(plan.tunings.values(), study_dir / paths.TUNING))
-    signs = {cell.job_name: [str(_sign(cell, study_dir.name))] for cell in meant_cells(plan.stated, chosen.blocks)}
+    signs = {
+        cell.job_name: [str(_sign(cell, study_dir.name))]
+        for cell in meant_cells(plan.stated, chosen.blocks)
+    }
     known = {name: found for entry in seen for name, found in entry["signs"].items()} | signs
-    begun = [name for name, found in known.items() if any((study_dir.parent / path).exists() for path in found)]
+    begun = [
+        name
+        for name, found in known.items()
+        if any((study_dir.parent / path).exists() for path in found)
+    ]
     at = datetime.now(UTC).isoformat(timespec="seconds")
     entry = {**now, "signs": signs, "at": at, "begun": begun, "n_cells": len(known)}
     write_sealed(study_dir / RECORD, {"seen": [*seen, entry]})

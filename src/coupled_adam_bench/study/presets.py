@@ -41,12 +41,16 @@ class Place:
     license: str = "none stated"
 
 
-# Where a preset's text lies, tried in turn; this is no part of the data id. Commits, sizes and licenses are from public
-# pages and code, seen in November 2026: docs/data.md has them, with what could not be seen.
+# Where a preset's text lies, tried in turn; this is no part of the data id. Commits, sizes and
+# licenses are from public pages and code, seen in November 2026: docs/data.md has them, with what
+# could not be seen.
 HUB_PLACES: dict[str, tuple[Place, ...]] = {
     "openwebtext": (
-        # Parquet on the main branch, 80 files with 8,013,769 documents; commits before it have a loading script.
-        Place("Skylion007/openwebtext", "79d93d786212f7344586290adb811d4ae6a1762c", license="cc0-1.0"),
+        # Parquet on the main branch, 80 files with 8,013,769 documents; commits before it have a
+        # loading script.
+        Place(
+            "Skylion007/openwebtext", "79d93d786212f7344586290adb811d4ae6a1762c", license="cc0-1.0"
+        ),
         Place("Skylion007/openwebtext", "refs/convert/parquet", license="cc0-1.0"),
         Place("reedie01/openwebtext", license="cc0-1.0"),
     ),
@@ -82,15 +86,19 @@ HUB_PLACES: dict[str, tuple[Place, ...]] = {
         ),
         Place("mlfoundations/dclm-baseline-1.0-parquet", license="cc-by-4.0"),
     ),
-    "c4-en": (Place("allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2", "en", license="odc-by"),),
+    "c4-en": (
+        Place("allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2", "en", license="odc-by"),
+    ),
 }
 
 HUB_PRESETS: dict[str, dict[str, Any]] = {
-    name: {"dataset": places[0].dataset, "config_name": places[0].config_name} for name, places in HUB_PLACES.items()
+    name: {"dataset": places[0].dataset, "config_name": places[0].config_name}
+    for name, places in HUB_PLACES.items()
 }
 """What a preset fills into a source; it is part of the data id."""
 
-# Commits of the task data that lm-eval 0.4.13 names, all parquet; of EleutherAI/race none is known (docs/data.md).
+# Commits of the task data that lm-eval 0.4.13 names, all parquet; of EleutherAI/race none is known
+# (docs/data.md).
 TASK_REVISIONS = {
     "Rowan/hellaswag": "218ec52e09a7e7462a5400043bb9a69a41d06b76",
     "allenai/winogrande": "01e74176c63542e6b0bcb004dcdea22d94fb67b5",
@@ -99,7 +107,15 @@ TASK_REVISIONS = {
     "EleutherAI/lambada_openai": "900124bf3b8235c6daf21033af9948b3f07346c4",
 }
 
-PAPER_TASKS = ("hellaswag", "winogrande", "arc_easy", "arc_challenge", "truthfulqa_mc2", "lambada_openai", "race")
+PAPER_TASKS = (
+    "hellaswag",
+    "winogrande",
+    "arc_easy",
+    "arc_challenge",
+    "truthfulqa_mc2",
+    "lambada_openai",
+    "race",
+)
 """The paper's downstream tasks [C]."""
 
 
@@ -116,19 +132,24 @@ class Home:
 
 @dataclass(frozen=True)
 class WordList:
-    """A word-similarity set: what it must be, and its homes in the order in which they are tried."""
+    """A word-similarity set: what it must be, and its homes in the order in which they are
+    tried."""
 
     sha256: str
     """The SHA-256 of the file as it is stored here."""
     homes: tuple[Home, ...]
 
 
-# By name of the file. The checksums are of the authors' files [C], and nothing else is taken, wherever it comes from.
-# The SHA-1 sums that GluonNLP has of the files in the first homes (gluonnlp/data/word_embedding_evaluation.py) agree
-# with them, for SimLex-999 with its header. None of the addresses could be asked by us: their names are from public
-# code. The files in mrmechko/simcross were read in a copy of that commit, in November 2026, and have these checksums.
-# The copy of rw.zip in the Internet Archive was not seen: the address leads to its nearest copy, if it has one.
-_SIMCROSS = "https://raw.githubusercontent.com/mrmechko/simcross/ffc5c7598185be00260d81fd71274db32e6bceda"
+# By name of the file. The checksums are of the authors' files [C], and nothing else is taken,
+# wherever it comes from. The SHA-1 sums that GluonNLP has of the files in the first homes
+# (gluonnlp/data/word_embedding_evaluation.py) agree with them, for SimLex-999 with its header. None
+# of the addresses could be asked by us: their names are from public code. The files in
+# mrmechko/simcross were read in a copy of that commit, in November 2026, and have these checksums.
+# The copy of rw.zip in the Internet Archive was not seen: the address leads to its nearest copy, if
+# it has one.
+_SIMCROSS = (
+    "https://raw.githubusercontent.com/mrmechko/simcross/ffc5c7598185be00260d81fd71274db32e6bceda"
+)
 _ARCHIVE = "https://web.archive.org/web"
 _WORDSIM353 = f"{_ARCHIVE}/20201112022046id_/http://alfonseca.org/pubs/ws353simrel.tar.gz"
 _MEN = "https://staff.fnwi.uva.nl/e.bruni/resources/MEN.tar.gz"
@@ -148,7 +169,11 @@ WORD_LISTS = {
     "SimLex-999.txt": WordList(
         "34751e3b4f9ef1719357489e984977b779e759ca5aae4633608168b1dd0fb004",
         (
-            Home("https://fh295.github.io/SimLex-999.zip", "SimLex-999/SimLex-999.txt", has_header=True),
+            Home(
+                "https://fh295.github.io/SimLex-999.zip",
+                "SimLex-999/SimLex-999.txt",
+                has_header=True,
+            ),
             Home(f"{_SIMCROSS}/SimLex-999/SimLex-999.txt", has_header=True),
         ),
     ),

@@ -1,8 +1,10 @@
-"""Tunings: the candidates of a row of the grid, the choice of one of them, and the cells that wait for it.
+"""Tunings: the candidates of a row of the grid, the choice of one of them, and the cells that wait
+for it.
 
-A cell whose settings are to be chosen has a *slot*, a name that hashes its tuning. The jobs of the workflow are named
-by slots, so that all of them are known before anything is trained. When the choice is made, the cell in the slot gets
-its settings and the id that any study gives to a cell of these settings.
+A cell whose settings are to be chosen has a *slot*, a name that hashes its tuning. The jobs of the
+workflow are named by slots, so that all of them are known before anything is trained. When the
+choice is made, the cell in the slot gets its settings and the id that any study gives to a cell of
+these settings.
 """
 
 from collections.abc import Iterable, Mapping
@@ -65,10 +67,13 @@ class Tuning:
 def tune_block(
     study: Study, data: str, block: GridBlock, cells: Iterable[Cell]
 ) -> tuple[list[Cell], dict[str, Tuning]]:
-    """Return the cells of a block, tuned ones in their slots, and the tunings by id; ``data`` hashes the data."""
+    """Return the cells of a block, tuned ones in their slots, and the tunings by id; ``data``
+    hashes the data."""
     placed: list[Cell] = []
     tunings: dict[str, Tuning] = {}
-    by_key = {row.key: optimizer for row, optimizer in zip(block.rows, block.optimizers, strict=True)}
+    by_key = {
+        row.key: optimizer for row, optimizer in zip(block.rows, block.optimizers, strict=True)
+    }
     for cell in cells:
         if block.tune is None or not block.tune.grid_of(optimizer := by_key[cell.optimizer.key]):
             placed.append(cell)
@@ -101,7 +106,8 @@ def _tuning(study: Study, data: str, block: GridBlock, cell: Cell, optimizer: Op
 
 
 def fill_slot(cell: Cell, values: Mapping[str, Any]) -> Cell:
-    """Return a tuned cell with the chosen values: its id is that of the same settings in any study."""
+    """Return a tuned cell with the chosen values: its id is that of the same settings in any
+    study."""
     model, optimizer = with_values(values, cell.model, cell.optimizer)
     tokens = Steps(steps=cell.steps, label=cell.tokens_label)
     chosen = make_cell(cell.study, cell.data_digest, model, tokens, optimizer, cell.seed)
@@ -111,7 +117,9 @@ def fill_slot(cell: Cell, values: Mapping[str, Any]) -> Cell:
 
 def chosen_settings(tuning: Tuning, cell: Cell) -> Values:
     """Return the settings that a tuning has chosen for a cell, which has them."""
-    return {name: value_of(name, cell.model, cell.optimizer) for name in tuning.candidates[0].settings}
+    return {
+        name: value_of(name, cell.model, cell.optimizer) for name in tuning.candidates[0].settings
+    }
 
 
 def choice_file(folder: Path, tuning_id: str) -> Path:
@@ -122,15 +130,22 @@ def choice_file(folder: Path, tuning_id: str) -> Path:
 def read_choice(path: Path, tuning: Tuning) -> dict[str, Any]:
     """Return the record of a choice; ``ValueError`` if it is damaged, or of other candidates."""
     record = read_sealed(path)
-    ids = [[cell["cell"] for cell in candidate["cells"]] for candidate in record.get("candidates", ())]
+    ids = [
+        [cell["cell"] for cell in candidate["cells"]] for candidate in record.get("candidates", ())
+    ]
     expected = [[cell.id for cell in candidate.cells] for candidate in tuning.candidates]
-    if record.get("tuning") != tuning.id or ids != expected or record.get("chosen") not in range(len(expected)):
+    if (
+        record.get("tuning") != tuning.id
+        or ids != expected
+        or record.get("chosen") not in range(len(expected))
+    ):
         raise ValueError(f"{path}: not the choice of {tuning.id}; delete it and start again")
     return record
 
 
 def chosen_values(tunings: Iterable[Tuning], folder: Path) -> dict[str, Values]:
-    """Return the chosen values of the tunings whose choice is in ``folder``; ``ValueError`` as :func:`read_choice`."""
+    """Return the chosen values of the tunings whose choice is in ``folder``; ``ValueError`` as
+    :func:`read_choice`."""
     made = [(tuning, choice_file(folder, tuning.id)) for tuning in tunings]
     return {
         tuning.id: tuning.candidates[read_choice(path, tuning)["chosen"]].settings

@@ -1,4 +1,5 @@
-"""``fetch``: downloads what a study needs into the folders of ``paths``, for jobs on machines without a network."""
+"""``fetch``: downloads what a study needs into the folders of ``paths``, for jobs on machines
+without a network."""
 
 import io
 import json
@@ -47,8 +48,8 @@ class Item:
 def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
     """Download what the studies of a plan need and what is not there yet; say before what it takes.
 
-    ``dry_run`` only says it. Raises ``ValueError`` for a study without ``paths.hub_mirror``, for what the hub does not
-    have, and if the disk has too little space.
+    ``dry_run`` only says it. Raises ``ValueError`` for a study without ``paths.hub_mirror``, for
+    what the hub does not have, and if the disk has too little space.
     """
     items: dict[Path, Item] = {}
     missing: list[str] = []
@@ -68,8 +69,13 @@ def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
             item.fetch()
     if missing:
         listed = "\n".join(f"  {line}" for line in dict.fromkeys(missing))
-        raise ValueError(f"{len(dict.fromkeys(missing))} things could not be had; all else is there\n{listed}")
-    print("fetched; jobs find it under paths.hub_mirror and paths.word_similarity, and need no network")
+        raise ValueError(
+            f"{len(dict.fromkeys(missing))} things could not be had; all else is there\n{listed}"
+        )
+    print(
+        "fetched; jobs find it under paths.hub_mirror and paths.word_similarity, and need no"
+        " network"
+    )
 
 
 @contextmanager
@@ -83,7 +89,8 @@ def _tried(missing: list[str]) -> Iterator[None]:
 
 
 def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Item]:
-    """Return what a study needs and what is not there yet; what cannot be had is noted in ``missing``."""
+    """Return what a study needs and what is not there yet; what cannot be had is noted in
+    ``missing``."""
     source, minutes = study.data.source, study.execution.hub_minutes
     items = _word_lists(study)
     needs_gpt2 = study.data.tokenizer == "gpt2" and study.paths.tokenizer is None
@@ -92,36 +99,47 @@ def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Ite
         return items
     if study.paths.hub_mirror is None:
         raise ValueError(
-            f"paths.hub_mirror: not set in study {study.name!r}; set it to the folder that `fetch` fills and that jobs "
-            "read, for example with --config 'paths={hub_mirror: data/hub}'"
+            f"paths.hub_mirror: not set in study {study.name!r}; set it to the folder that `fetch`"
+            " fills and that jobs read, for example with --config 'paths={hub_mirror: data/hub}'"
         )
     mirror = Path(study.paths.hub_mirror)
     gpt2 = mirrored_gpt2(study.paths.hub_mirror)
     if needs_gpt2 and not gpt2.is_file():
-        items.append(Item("GPT-2's tokenizer", gpt2, GPT2_BYTES, partial(_fetch_gpt2, gpt2, minutes)))
+        items.append(
+            Item("GPT-2's tokenizer", gpt2, GPT2_BYTES, partial(_fetch_gpt2, gpt2, minutes))
+        )
     if has_tasks:
         items += _task_data(study, mirror, missing)
     if isinstance(source, HubSource):
         with _tried(missing):
             folder = corpus_folder(study.paths.hub_mirror, source)
             listing = open_corpus(folder, source, minutes)
-            needed = None if study.data.max_tokens is None else study.data.max_tokens * bytes_per_token
+            needed = (
+                None if study.data.max_tokens is None else study.data.max_tokens * bytes_per_token
+            )
             name = f"{listing.dataset} ({listing.place.license}), commit {listing.commit}"
             n_bytes = listing.n_bytes if needed is None else min(listing.n_bytes, int(needed))
-            items.append(Item(name, folder, n_bytes, partial(_fetch_corpus, folder, listing, needed, minutes)))
+            items.append(
+                Item(
+                    name, folder, n_bytes, partial(_fetch_corpus, folder, listing, needed, minutes)
+                )
+            )
     return items
 
 
 def _check_space(item: Item) -> None:
     """Print what is to be fetched; ``ValueError`` if its disk has too little space."""
     missing = max(0, item.bytes - _size(item.target))
-    there = next(folder for folder in (item.target, *item.target.absolute().parents) if folder.exists())
+    there = next(
+        folder for folder in (item.target, *item.target.absolute().parents) if folder.exists()
+    )
     free = shutil.disk_usage(there).free
     needed = f"at most {missing / 1e9:.3f} GB to fetch, and {free / 1e9:.3f} GB are free at {there}"
     print(f"{item.name}: {needed}", flush=True)
     if missing > free:
         raise ValueError(
-            f"paths.hub_mirror: {needed}; free some, set it to a folder on another disk, or lower data.max_tokens"
+            f"paths.hub_mirror: {needed}; free some, set it to a folder on another disk, or lower"
+            " data.max_tokens"
         )
 
 
@@ -140,10 +158,11 @@ def _fetch_gpt2(target: Path, minutes: float) -> None:
 
 
 def _fetch_corpus(folder: Path, listing: Listing, needed: float | None, minutes: float) -> None:
-    """Download the first files of a corpus until they have ``needed`` bytes of text, or all; keep those that are there.
+    """Download the first files of a corpus until they have ``needed`` bytes of text, or all; keep
+    those that are there.
 
-    How much text a file has is estimated from the first one. A file that is there was compared with its checksum when
-    it was downloaded, and is again when it is read.
+    How much text a file has is estimated from the first one. A file that is there was compared with
+    its checksum when it was downloaded, and is again when it is read.
     """
     enough, n_bytes, text_field = float(listing.n_bytes), 0, listing.place.text_field
     with folder_lock(folder):
@@ -152,13 +171,20 @@ def _fetch_corpus(folder: Path, listing: Listing, needed: float | None, minutes:
                 return
             path = folder / file.path
             if not path.is_file() or path.stat().st_size != file.bytes:
-                say(f"fetch {file.path}, {file.bytes / 1e9:.3f} GB of at most {enough / 1e9:.3f} GB")
+                say(
+                    f"fetch {file.path}, {file.bytes / 1e9:.3f} GB of at most {enough / 1e9:.3f} GB"
+                )
                 download(listing, file, folder, minutes)
             if number == 0:
-                # A column that is missing, or holds no text, is known before the next file is fetched.
-                documents = file_documents(path, f"{file.path} of {listing.dataset!r}", text_field, "line")
+                # A column that is missing, or holds no text, is known before the next file is
+                # fetched.
+                documents = file_documents(
+                    path, f"{file.path} of {listing.dataset!r}", text_field, "line"
+                )
                 first = next(documents, "")
-                if isinstance(first, RowError) and not any(isinstance(document, str) for document in documents):
+                if isinstance(first, RowError) and not any(
+                    isinstance(document, str) for document in documents
+                ):
                     raise first
                 if needed is not None:
                     enough = needed * file.bytes / max(1, text_bytes(path, text_field))
@@ -177,31 +203,40 @@ def _task_data(study: Study, mirror: Path, missing: list[str]) -> list[Item]:
                 continue
             with _tried(missing):
                 listing = _list_task_data(task.name, data, split, file, minutes)
-                name, write = f"task {task.name}, {data.dataset}, {split}", partial(_write_task_data, listing, file)
+                name, write = (
+                    f"task {task.name}, {data.dataset}, {split}",
+                    partial(_write_task_data, listing, file),
+                )
                 # Lines of JSON are larger than parquet.
                 items.append(Item(name, file, 5 * listing.n_bytes, partial(write, minutes)))
     return items
 
 
 def _list_task_data(name: str, data: HubData, split: str, file: Path, minutes: float) -> Listing:
-    """Return the files of a split of a task's data; ``ValueError`` that says why they cannot be read."""
+    """Return the files of a split of a task's data; ``ValueError`` that says why they cannot be
+    read."""
     try:
-        return list_place(Place(data.dataset, TASK_REVISIONS.get(data.dataset), data.config_name, split), minutes)
+        return list_place(
+            Place(data.dataset, TASK_REVISIONS.get(data.dataset), data.config_name, split), minutes
+        )
     except PlaceError as error:
         raise ValueError(
-            f"evaluation.downstream.tasks: {name}: {error.problem}; put its rows as lines of JSON at {file}, or a task "
-            "file that reads another data set into paths.tasks"
+            f"evaluation.downstream.tasks: {name}: {error.problem}; put its rows as lines of JSON"
+            f" at {file}, or a task file that reads another data set into paths.tasks"
         ) from error
 
 
 def _write_task_data(listing: Listing, file: Path, minutes: float) -> None:
-    """Write the rows of a split, as the library ``datasets`` gives them, as lines of JSON, whole or not at all."""
+    """Write the rows of a split, as the library ``datasets`` gives them, as lines of JSON, whole or
+    not at all."""
     import datasets
 
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
         paths = [str(download(listing, part, Path(folder), minutes)) for part in listing.files]
         reader = "parquet" if paths[0].endswith(".parquet") else "json"
-        rows = datasets.load_dataset(reader, data_files=paths, split="train", streaming=True, cache_dir=folder)
+        rows = datasets.load_dataset(
+            reader, data_files=paths, split="train", streaming=True, cache_dir=folder
+        )
         with atomic_path(file) as temporary, temporary.open("w", encoding="utf-8") as out:
             out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
@@ -226,26 +261,30 @@ def _word_lists(study: Study) -> list[Item]:
 
 
 def _fetch_word_list(known: WordList, target: Path) -> None:
-    """Take a word list from the first of its homes that has it; ``ValueError`` with all of them if none has."""
+    """Take a word list from the first of its homes that has it; ``ValueError`` with all of them if
+    none has."""
     problems = []
     for home in known.homes:
         try:
             content = _content(home)
             if (found := sha256(content).hexdigest()) != known.sha256:
                 raise ValueError(f"the SHA-256 is {found}")
-        except Exception as error:  # many types: of servers, of the client that asks them, of archives
+        except (
+            Exception
+        ) as error:  # many types: of servers, of the client that asks them, of archives
             problems.append(f"{home.url} ({type(error).__name__}: {error})")
         else:
             write_bytes(target, content)
             return
     raise ValueError(
-        f"paths.word_similarity: {target.name} with the SHA-256 {known.sha256}: put it at {target} yourself; tried "
-        + ", ".join(problems)
+        f"paths.word_similarity: {target.name} with the SHA-256 {known.sha256}: put it at {target}"
+        " yourself; tried " + ", ".join(problems)
     )
 
 
 def _content(home: Home) -> bytes:
-    """Return the file of a home, without its header; ``ValueError`` for one that is larger than any list."""
+    """Return the file of a home, without its header; ``ValueError`` for one that is larger than any
+    list."""
     content = read_url(home.url, _WORD_LIST_MINUTES, _ARCHIVE_BYTES)
     if home.member is not None and home.url.endswith(".zip"):
         with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(home.member) as stream:

@@ -1,4 +1,5 @@
-"""What this project knows of a model that ``measure`` measures: the data of a cell, for ``embedding_geometry``."""
+"""What this project knows of a model that ``measure`` measures: the data of a cell, for
+``embedding_geometry``."""
 
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from embedding_geometry.model import Known
 
 
 def known_of(folder: Path) -> Known:
-    """Return the counts and, for the generated language, the list of the cell whose trained model lies in ``folder``.
+    """Return the counts and, for the generated language, the list of the cell whose trained model
+    lies in ``folder``.
 
     Nothing is known of any other model, or of a cell whose data are not there.
     """

@@ -1,4 +1,5 @@
-"""The command ``merge``: takes the runs of other results folders into this one, after checking them."""
+"""The command ``merge``: takes the runs of other results folders into this one, after checking
+them."""
 
 import math
 import shutil
@@ -22,14 +23,18 @@ _BITS = ("status", "reason", "step", "model_sha256", "data_sha256")
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raise ``ValueError`` for a link in a folder: what it points to was written by nobody that its records name."""
+    """Raise ``ValueError`` for a link in a folder: what it points to was written by nobody that its
+    records name."""
     for path in (folder, *sorted(folder.rglob("*"))):
         if path.is_symlink():
-            raise ValueError(f"{path} is a link, which merge does not follow; put what it points to in its place")
+            raise ValueError(
+                f"{path} is a link, which merge does not follow; put what it points to in its place"
+            )
 
 
 def _take(source: Path, target: Path, damage: Callable[[Path], str | None]) -> None:
-    """Copy a folder to ``target``, which is not there; ``ValueError`` for ``damage`` of the copy, which is not kept."""
+    """Copy a folder to ``target``, which is not there; ``ValueError`` for ``damage`` of the copy,
+    which is not kept."""
     copy = paths.RESULTS / ".merging" / target.name  # files know the name of their folder
     remove(copy)
     shutil.copytree(source, copy, ignore=_NOT_COPIED)
@@ -43,12 +48,15 @@ def _take(source: Path, target: Path, damage: Callable[[Path], str | None]) -> N
 
 
 def _take_data(run_dir: Path, results: Path, expected: dict[str, str] | None = None) -> None:
-    """Copy the data of a run in other ``results`` if they are not here; ``ValueError`` if it has others than here."""
+    """Copy the data of a run in other ``results`` if they are not here; ``ValueError`` if it has
+    others than here."""
     data_id = read_sealed(paths.RunFiles(run_dir).cell)["data_id"]
     source, target = paths.data_dir(data_id, results), paths.data_dir(data_id)
     if not (target / META).is_file():
         if not (source / META).is_file():
-            raise ValueError(f"{source}: no data there, and none here; prepare them with `snakemake data`")
+            raise ValueError(
+                f"{source}: no data there, and none here; prepare them with `snakemake data`"
+            )
         _refuse_links(source)
         remove(target)
         _take(source, target, lambda copy: data_is_damaged(copy, math.inf))
@@ -57,19 +65,23 @@ def _take_data(run_dir: Path, results: Path, expected: dict[str, str] | None = N
 
 
 def _evaluations(run_dir: Path, model_sha256: str | None) -> Iterator[tuple[Path, str | None]]:
-    """Yield the evaluations of a run, each with the reason why it does not count here, or ``None``."""
+    """Yield the evaluations of a run, each with the reason why it does not count here, or
+    ``None``."""
     versions = {stage.name: stage.version for stage in (*STAGES.values(), VALIDATION_LOSS)}
     for path in sorted((run_dir / "evaluations").glob("*.json")):
         try:
             version = versions.get(read_sealed(path)["stage"])
-            read_evaluation(path, {"cell": run_dir.name, "model_sha256": model_sha256, "version": version})
+            read_evaluation(
+                path, {"cell": run_dir.name, "model_sha256": model_sha256, "version": version}
+            )
             yield path, None
         except (ValueError, OSError, KeyError) as error:
             yield path, str(error)
 
 
 def _take_run(source: Path, results: Path) -> bool:
-    """Take a run of other ``results``, or its evaluations if the same run is here; return whether it was not here.
+    """Take a run of other ``results``, or its evaluations if the same run is here; return whether
+    it was not here.
 
     ``ValueError`` for a run that is left out.
     """
@@ -77,7 +89,9 @@ def _take_run(source: Path, results: Path) -> bool:
     _take_data(source, results, run["data_sha256"])
     here = finished_run(target, model=True)
     if here is not None and any(here[name] != run[name] for name in _BITS):
-        raise ValueError("the run here ended with other bits, and stays; to take this one, move that one away")
+        raise ValueError(
+            "the run here ended with other bits, and stays; to take this one, move that one away"
+        )
     if here is None:
         if target.exists():
             lock = FolderLock(target)
@@ -109,7 +123,9 @@ def _take_trunk(source: Path, results: Path) -> bool:
     def trunk_damage(copy: Path) -> str | None:
         for branch in copy.glob("branch-*.json"):
             read_run(branch)
-        return cell_damage(copy) or next(filter(None, map(damage, checkpoints(paths.RunFiles(copy).checkpoints))), None)
+        return cell_damage(copy) or next(
+            filter(None, map(damage, checkpoints(paths.RunFiles(copy).checkpoints))), None
+        )
 
     _take_data(source, results)
     _take(source, target, trunk_damage)
@@ -117,14 +133,20 @@ def _take_trunk(source: Path, results: Path) -> bool:
 
 
 def merge(folders: Sequence[Path]) -> int:
-    """Take the runs of other results ``folders`` into this one; return 1 if one of them was left out, else 0.
+    """Take the runs of other results ``folders`` into this one; return 1 if one of them was left
+    out, else 0.
 
     If another process merges into this folder, this waits for it.
     """
     for results in folders:
         if not (results / paths.RUNS.name).is_dir():
-            raise ValueError(f"{results}: has no folder {paths.RUNS.name}; give the folder `results` of another place")
-    with folder_lock(paths.RESULTS, _LOCK, f"{paths.RESULTS}: waits for the merge that works in this folder"):
+            raise ValueError(
+                f"{results}: has no folder {paths.RUNS.name}; give the folder `results` of another"
+                " place"
+            )
+    with folder_lock(
+        paths.RESULTS, _LOCK, f"{paths.RESULTS}: waits for the merge that works in this folder"
+    ):
         n_left_out = [_merge_folder(results) for results in folders]
     return 1 if any(n_left_out) else 0
 
@@ -132,7 +154,10 @@ def merge(folders: Sequence[Path]) -> int:
 def _merge_folder(results: Path) -> int:
     """Take the runs of other ``results``, and return how many were left out."""
     count: Counter[str] = Counter()
-    for place, take in (("trunks/*/branch-*.json", _take_trunk), (f"{paths.RUNS.name}/*/run.json", _take_run)):
+    for place, take in (
+        ("trunks/*/branch-*.json", _take_trunk),
+        (f"{paths.RUNS.name}/*/run.json", _take_run),
+    ):
         for source in sorted({record.parent for record in results.glob(place)}):
             try:
                 _refuse_links(source)
@@ -141,5 +166,8 @@ def _merge_folder(results: Path) -> int:
                 known = isinstance(error, (ValueError, OSError))
                 say(f"{source}: left out: {error if known else repr(error)}")
                 count["left out"] += 1
-    say(f"{results}: {count['taken']} taken, {count['here']} were here before, {count['left out']} left out")
+    say(
+        f"{results}: {count['taken']} taken, {count['here']} were here before, {count['left out']}"
+        " left out"
+    )
     return count["left out"]

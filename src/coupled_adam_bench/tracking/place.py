@@ -1,4 +1,5 @@
-"""The place that a study is imported to: a server or a database. MLflow's errors are sentences without a password."""
+"""The place that a study is imported to: a server or a database. MLflow's errors are sentences
+without a password."""
 
 import logging
 import os
@@ -22,11 +23,15 @@ _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # 7, MLflow's own, take minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # otherwise a line for each run has the address of the server
-    "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",  # an open connection would go on with a file that was set aside
+    # otherwise a line for each run has the address of the server
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # an open connection would go on with a file that was set aside
+    "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
 }
 """What MLflow reads from the environment, where the user has not set it."""
-_OF_THE_DISK = tuple(f"SQLITE_{name}" for name in ("BUSY", "LOCKED", "FULL", "IOERR", "READONLY", "CANTOPEN"))
+_OF_THE_DISK = tuple(
+    f"SQLITE_{name}" for name in ("BUSY", "LOCKED", "FULL", "IOERR", "READONLY", "CANTOPEN")
+)
 """How SQLite's names of errors begin that come from what is around a file, such as a full disk."""
 _PLACES = (
     ("experiments", "artifact_location"),
@@ -35,7 +40,8 @@ _PLACES = (
     ("model_versions", "source"),
     ("model_versions", "storage_location"),
 )
-"""The columns of MLflow's tables that hold absolute paths, which nothing else in MLflow can change."""
+"""The columns of MLflow's tables that hold absolute paths, which nothing else in MLflow can
+change."""
 FIRST_ANSWER = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 
 
@@ -44,30 +50,34 @@ class TrackingError(ValueError):
 
 
 def tracking_uri() -> str:
-    """Return ``MLFLOW_TRACKING_URI`` if it is set, else that of ``results/mlflow.db``; ``ValueError`` if it is none."""
+    """Return ``MLFLOW_TRACKING_URI`` if it is set, else that of ``results/mlflow.db``;
+    ``ValueError`` if it is none."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{paths.MLFLOW_DB.resolve()}"
     if not re.match(r"[\w+.-]+://.|databricks", uri):
         raise ValueError(
-            f"MLFLOW_TRACKING_URI: {uri!r} is no server and no database; allowed are http://HOST:PORT, https://HOST, "
-            "postgresql://HOST/NAME, sqlite:///FILE and what else MLflow knows; unset it to use "
-            f"{paths.MLFLOW_DB}"
+            f"MLFLOW_TRACKING_URI: {uri!r} is no server and no database; allowed are"
+            " http://HOST:PORT, https://HOST, postgresql://HOST/NAME, sqlite:///FILE and what else"
+            f" MLflow knows; unset it to use {paths.MLFLOW_DB}"
         )
     return uri
 
 
 def is_database(uri: str) -> bool:
-    """Tell whether a URI is that of a database, such as SQLite or PostgreSQL, and not of an MLflow server."""
+    """Tell whether a URI is that of a database, such as SQLite or PostgreSQL, and not of an MLflow
+    server."""
     return "sql" in uri.partition(":")[0]
 
 
 def local_path(uri: str) -> Path | None:
-    """Return the path of a URI of MLflow's that stands for a file here, None for one of a server."""
+    """Return the path of a URI of MLflow's that stands for a file here, None for one of a
+    server."""
     parts = urlparse(uri)
     return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
 
 
 def is_left_behind(location: str, here: Path) -> bool:
-    """Tell whether an experiment has a folder like the ones that are made here, but in another folder than ``here``."""
+    """Tell whether an experiment has a folder like the ones that are made here, but in another
+    folder than ``here``."""
     place = local_path(location)
     if place is None or place.parent.name != paths.MLFLOW_ARTIFACTS.name:
         return False
@@ -105,15 +115,16 @@ def mlflow_at(uri: str) -> Iterator[None]:
         cause = _first_cause(error)
         words = " ".join(str(cause).split())[:300] or type(cause).__name__
         raise TrackingError(
-            f"MLflow at {masked(uri, uri)}: {masked(words, uri)}. The results are complete without it; "
-            f"{_advice(uri, cause)}"
+            f"MLflow at {masked(uri, uri)}: {masked(words, uri)}. The results are complete without"
+            f" it; {_advice(uri, cause)}"
         ) from None
     finally:
         logging.disable(disabled)
 
 
 def is_own(uri: str) -> bool:
-    """Tell whether a URI is that of ``results/mlflow.db``, which this program makes, and may set aside."""
+    """Tell whether a URI is that of ``results/mlflow.db``, which this program makes, and may set
+    aside."""
     return uri == f"sqlite:///{paths.MLFLOW_DB.resolve()}"
 
 
@@ -126,14 +137,18 @@ def _advice(uri: str, cause: BaseException) -> str:
     """Return what to do about an error of MLflow's, which depends on whose place it is."""
     if not is_own(uri):
         given = os.environ.get("MLFLOW_TRACKING_URI") == uri
-        return f"mend it, or {'unset MLFLOW_TRACKING_URI' if given else 'give no --uri'} to use {paths.MLFLOW_DB}"
+        return (
+            f"mend it, or {'unset MLFLOW_TRACKING_URI' if given else 'give no --uri'} to use"
+            f" {paths.MLFLOW_DB}"
+        )
     if _is_of_the_disk(cause):
         return "mend that, and start again"
     return f"delete {paths.MLFLOW_DB} and start again, which makes it anew from the results"
 
 
 def _bring_along(database: Path) -> None:
-    """Let a database that was moved or copied with its project name the files beside it, not those it came from."""
+    """Let a database that was moved or copied with its project name the files beside it, not those
+    it came from."""
     here = paths.MLFLOW_ARTIFACTS.resolve()
     with closing(sqlite3.connect(database, timeout=20)) as connection, connection:
         found = connection.execute("SELECT artifact_location FROM experiments").fetchall()
@@ -141,14 +156,19 @@ def _bring_along(database: Path) -> None:
         for old in {location.rpartition("/")[0] for location in left_behind}:
             for table, column in _PLACES:
                 connection.execute(
-                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column},"
+                    " 1, ?) = ?",
                     (f"{here.as_uri()}/", len(old) + 2, len(old) + 1, f"{old}/"),
                 )
-            say(f"{paths.MLFLOW_DB} came from {local_path(old)}: its files are looked for in {here} from now on")
+            say(
+                f"{paths.MLFLOW_DB} came from {local_path(old)}: its files are looked for in {here}"
+                " from now on"
+            )
 
 
 def open_client(uri: str) -> "MlflowClient":
-    """Return a client. Our own database, if it cannot be opened, is set aside, but not for a lock or a full disk."""
+    """Return a client. Our own database, if it cannot be opened, is set aside, but not for a lock
+    or a full disk."""
     from mlflow.tracking import MlflowClient
 
     if is_database(uri):
@@ -172,10 +192,19 @@ def open_client(uri: str) -> "MlflowClient":
         if _is_of_the_disk(reason):
             raise
         aside = move_aside(own)
-        for suffix in ("-journal", "-wal", "-shm"):  # a new database beside an old journal would be damaged
+        for suffix in (
+            "-journal",
+            "-wal",
+            "-shm",
+        ):  # a new database beside an old journal would be damaged
             with suppress(FileNotFoundError):
                 Path(f"{own}{suffix}").rename(f"{aside}{suffix}")
-        say(f"warning: {paths.MLFLOW_DB} cannot be read ({reason}); it is kept as {aside.name}, and a new one is made")
-    with atomic_path(own) as temporary:  # its making takes seconds, in which `mlflow ui` must not see it
+        say(
+            f"warning: {paths.MLFLOW_DB} cannot be read ({reason}); it is kept as {aside.name}, and"
+            " a new one is made"
+        )
+    with atomic_path(
+        own
+    ) as temporary:  # its making takes seconds, in which `mlflow ui` must not see it
         MlflowClient(f"sqlite:///{temporary}")
     return MlflowClient(uri)

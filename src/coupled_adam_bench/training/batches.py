@@ -23,14 +23,18 @@ class Batches:
     """
 
     def __init__(
-        self, tokens: NDArray[np.unsignedinteger[Any]], training: Training, seed: int, group: WorkerGroup
+        self,
+        tokens: NDArray[np.unsignedinteger[Any]],
+        training: Training,
+        seed: int,
+        group: WorkerGroup,
     ) -> None:
         self._tokens, self._seq_len, self._device = tokens, training.seq_len, group.device
         self._order = WindowOrder(len(tokens), training, seed)
         if training.batch_sequences % group.size:
             raise ValueError(
-                f"training.batch_sequences: {training.batch_sequences} cannot be divided among {group.size} processes; "
-                "start a number of them that divides it"
+                f"training.batch_sequences: {training.batch_sequences} cannot be divided among"
+                f" {group.size} processes; start a number of them that divides it"
             )
         sequences = training.batch_sequences // group.size
         self._own_rows = slice(group.rank * sequences, (group.rank + 1) * sequences)
@@ -39,16 +43,21 @@ class Batches:
 
     def _start_reader(self) -> None:
         if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)  # pinned memory belongs to the device of the thread that asks for it
+            torch.cuda.set_device(
+                self._device
+            )  # pinned memory belongs to the device of the thread that asks for it
 
     def _read(self, step: int) -> Tensor:
         starts = self._order.starts(step)[self._own_rows]
-        windows = np.stack([self._tokens[start : start + self._seq_len + 1] for start in starts]).astype(np.int64)
+        windows = np.stack(
+            [self._tokens[start : start + self._seq_len + 1] for start in starts]
+        ).astype(np.int64)
         batch = torch.from_numpy(windows)
         return batch.pin_memory() if self._device.type == "cuda" else batch
 
     def get(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of ``step`` (shapes BT) and begin to read those of the next step."""
+        """Return inputs and targets of ``step`` (shapes BT) and begin to read those of the next
+        step."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != step:
             ahead = step, self._reader.submit(self._read, step)

@@ -1,8 +1,10 @@
-"""Checkpoints, which are written while training continues and ignored unless they are whole; and the history.
+"""Checkpoints, which are written while training continues and ignored unless they are whole; and
+the history.
 
-A checkpoint is a folder ``step-00001000/``. It holds the tensors in the format of torch.distributed.checkpoint, which
-any number of processes can read; ``state.json``; ``history.jsonl``, the history up to its step; and the sealed
-``checksums.json``, which is written last, before the folder gets its name.
+A checkpoint is a folder ``step-00001000/``. It holds the tensors in the format of
+torch.distributed.checkpoint, which any number of processes can read; ``state.json``;
+``history.jsonl``, the history up to its step; and the sealed ``checksums.json``, which is written
+last, before the folder gets its name.
 """
 
 import json
@@ -54,13 +56,16 @@ def step_of(path: Path) -> int:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder, the newest first."""
-    return sorted((path for path in folder.glob("step-*") if step_of(path) >= 0), key=step_of, reverse=True)
+    return sorted(
+        (path for path in folder.glob("step-*") if step_of(path) >= 0), key=step_of, reverse=True
+    )
 
 
 def damage(path: Path) -> str | None:
     """Return why a checkpoint is not whole, or ``None`` if all its files match their checksums.
 
-    Raises ``CheckpointError`` for a checkpoint that cannot be read, for lack of permission or because of the disk.
+    Raises ``CheckpointError`` for a checkpoint that cannot be read, for lack of permission or
+    because of the disk.
     """
     try:
         if not path.is_dir():
@@ -78,7 +83,8 @@ def damage(path: Path) -> str | None:
         return str(error)
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot read the checkpoint ({error}); mend that, or delete it to train from the one before it"
+            f"{path}: cannot read the checkpoint ({error}); mend that, or delete it to train from"
+            " the one before it"
         ) from error
     return None
 
@@ -95,13 +101,19 @@ class Checkpoints:
         self._pending: Future[Any] | None = None
 
     def save(
-        self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], history: str, kept: bool = False
+        self,
+        step: int,
+        tensors: dict[str, Tensor],
+        state: dict[str, Any],
+        history: str,
+        kept: bool = False,
     ) -> None:
-        """Copy the tensors, which may be sharded, and write the checkpoint of ``step`` while training continues.
+        """Copy the tensors, which may be sharded, and write the checkpoint of ``step`` while
+        training continues.
 
-        ``state`` is a JSON value and ``history`` the text of the run's history; only the first process's are used. The
-        newest checkpoints and the ``kept`` ones are not deleted. This waits for the checkpoint before: see
-        :meth:`wait`.
+        ``state`` is a JSON value and ``history`` the text of the run's history; only the first
+        process's are used. The newest checkpoints and the ``kept`` ones are not deleted. This waits
+        for the checkpoint before: see :meth:`wait`.
         """
         self.wait()
         _accept_single_process()
@@ -118,12 +130,15 @@ class Checkpoints:
         assert isinstance(written, Future)
         if self.group.is_first:
             full_state = {"identity": self.identity, "step": step, **state}
-            self._pending = self._writer.submit(self._finish, written, temporary, full_state, history, kept)
+            self._pending = self._writer.submit(
+                self._finish, written, temporary, full_state, history, kept
+            )
         else:
             self._pending = written
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is on disk; raise ``CheckpointError`` if it could not be written."""
+        """Wait until the last checkpoint is on disk; raise ``CheckpointError`` if it could not be
+        written."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -133,14 +148,17 @@ class Checkpoints:
             raise self._failed(error) from error
 
     def close(self) -> None:
-        """End the thread that writes once it has written what is pending; this does not wait for it."""
+        """End the thread that writes once it has written what is pending; this does not wait for
+        it."""
         self._writer.shutdown(wait=False)
 
     def _failed(self, error: BaseException) -> Exception:
         advice = "free disk space and start again: training resumes from the checkpoint before it"
         return _readable(error, self.group, f"{self.folder}: cannot write the checkpoint", advice)
 
-    def _finish(self, written: Future[Any], temporary: Path, state: dict[str, Any], history: str, kept: bool) -> None:
+    def _finish(
+        self, written: Future[Any], temporary: Path, state: dict[str, Any], history: str, kept: bool
+    ) -> None:
         try:
             written.result()
             write_json(temporary / CHECKPOINT_STATE, state)
@@ -148,7 +166,9 @@ class Checkpoints:
             if kept:
                 (temporary / KEPT).touch()
             files = sorted(path.name for path in temporary.iterdir())
-            with ThreadPoolExecutor(self.group.size) as pool:  # each process has written a file of its own
+            with ThreadPoolExecutor(
+                self.group.size
+            ) as pool:  # each process has written a file of its own
                 sums = pool.map(sha256_file, [temporary / name for name in files])
                 write_sealed(temporary / CHECKSUMS, dict(zip(files, sums, strict=True)))
             final = self.folder / temporary.name.removeprefix(".").removesuffix(".tmp")
@@ -157,10 +177,13 @@ class Checkpoints:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        # Later ones were passed over: they are damaged or another cell's, and no reason to delete one of this run.
+        # Later ones were passed over: they are damaged or another cell's, and no reason to delete
+        # one of this run.
         ours = [path for path in checkpoints(self.folder) if step_of(path) <= state["step"]]
         for old in [path for path in ours if not (path / KEPT).exists()][KEEP_CHECKPOINTS:]:
-            doomed = old.rename(old.with_name(f".{old.name}.tmp"))  # a half-deleted checkpoint must not keep its name
+            doomed = old.rename(
+                old.with_name(f".{old.name}.tmp")
+            )  # a half-deleted checkpoint must not keep its name
             remove(doomed)
 
     def clean(self) -> None:
@@ -191,26 +214,38 @@ class Checkpoints:
         return None
 
 
-def load(path: Path, group: WorkerGroup, allocate: Callable[[Described], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Read the tensors of a checkpoint into those that ``allocate`` makes from their descriptions, and return them.
+def load(
+    path: Path, group: WorkerGroup, allocate: Callable[[Described], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Read the tensors of a checkpoint into those that ``allocate`` makes from their descriptions,
+    and return them.
 
-    A tensor may be sharded differently from when it was written. Read only your own checkpoints, because the metadata
-    of torch.distributed.checkpoint is a pickle. Raises ``CheckpointError`` in all processes if one of them cannot read.
+    A tensor may be sharded differently from when it was written. Read only your own checkpoints,
+    because the metadata of torch.distributed.checkpoint is a pickle. Raises ``CheckpointError`` in
+    all processes if one of them cannot read.
     """
     reader = FileSystemReader(path)
     described = reader.read_metadata().state_dict_metadata
-    tensors = allocate({key: value for key, value in described.items() if isinstance(value, TensorStorageMetadata)})
+    tensors = allocate(
+        {key: value for key, value in described.items() if isinstance(value, TensorStorageMetadata)}
+    )
     _accept_single_process()
     try:
-        load_tensors(tensors, storage_reader=reader, process_group=group.saves, no_dist=group.size == 1)
+        load_tensors(
+            tensors, storage_reader=reader, process_group=group.saves, no_dist=group.size == 1
+        )
     except CheckpointException as error:
-        advice = "start again; if it comes back, delete this checkpoint: training resumes from the one before it"
+        advice = (
+            "start again; if it comes back, delete this checkpoint: training resumes from the one"
+            " before it"
+        )
         raise _readable(error, group, f"{path}: cannot read the checkpoint", advice) from error
     return tensors
 
 
 def _readable(error: BaseException, group: WorkerGroup, what: str, advice: str) -> Exception:
-    """Return a readable error for one of torch.distributed.checkpoint, which may not be an Exception."""
+    """Return a readable error for one of torch.distributed.checkpoint, which may not be an
+    Exception."""
     if group.lost_peer(error):
         return RuntimeError(str(error))
     reason = str(error).strip().splitlines()[-1]  # its message consists of whole tracebacks
@@ -218,12 +253,16 @@ def _readable(error: BaseException, group: WorkerGroup, what: str, advice: str) 
 
 
 def _accept_single_process() -> None:
-    """Silence the warning that torch.distributed.checkpoint gives each time without a process group."""
-    warnings.filterwarnings("ignore", message="torch.distributed is disabled", module="torch.distributed.checkpoint")
+    """Silence the warning that torch.distributed.checkpoint gives each time without a process
+    group."""
+    warnings.filterwarnings(
+        "ignore", message="torch.distributed is disabled", module="torch.distributed.checkpoint"
+    )
 
 
 class History:
-    """The lines of ``history.jsonl`` so far, one for each logged step, in memory and in the file, which it can mend."""
+    """The lines of ``history.jsonl`` so far, one for each logged step, in memory and in the file,
+    which it can mend."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

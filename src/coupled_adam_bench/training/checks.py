@@ -1,4 +1,5 @@
-"""Checks before training that need no torch: whether custom optimizers are installed, and whether a cell is trained."""
+"""Checks before training that need no torch: whether custom optimizers are installed, and whether a
+cell is trained."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,16 @@ from coupled_adam_bench.study.dotted import code_of
 
 
 def custom_optimizers(study: Study) -> Iterator[tuple[str, CustomSettings]]:
-    """Yield the field, such as ``grid.0.optimizers.2``, and the settings of each custom optimizer and candidate."""
+    """Yield the field, such as ``grid.0.optimizers.2``, and the settings of each custom optimizer
+    and candidate."""
     for index, block in enumerate(study.grid):
         for position, optimizer in enumerate(block.optimizers):
             tried = [(f"grid.{index}.optimizers.{position}", optimizer)]
             if block.tune:
                 place = f"grid.{index}.tune.grids.{optimizer.key}"
-                for settings in candidates(block.tune.grid_of(optimizer), study.models[0], optimizer):
+                for settings in candidates(
+                    block.tune.grid_of(optimizer), study.models[0], optimizer
+                ):
                     tried.append((place, with_values(settings, study.models[0], optimizer)[1]))
             for place, one in tried:
                 for name, entry in one.entries.items():
@@ -28,7 +32,8 @@ def custom_optimizers(study: Study) -> Iterator[tuple[str, CustomSettings]]:
 
 
 def check_optimizers(study: Study) -> None:
-    """Raise ``ValueError`` for custom optimizers whose code is neither installed nor in the working directory."""
+    """Raise ``ValueError`` for custom optimizers whose code is neither installed nor in the working
+    directory."""
     problems = []
     for field, optimizer in custom_optimizers(study):
         try:

@@ -1,7 +1,7 @@
 """The processes that train one cell: their group, their agreements, and how they are started.
 
-They are started by :func:`launch`, which marks them. Any other process is a group of one and opens no connection, even
-if its environment has the names of another launcher.
+They are started by :func:`launch`, which marks them. Any other process is a group of one and opens
+no connection, even if its environment has the names of another launcher.
 """
 
 import contextlib
@@ -33,7 +33,8 @@ HALVED = "training goes on from the last checkpoint, with micro-batches half as 
 _HALVINGS = "COUPLED_ADAM_BENCH_HALVINGS"  # tells the processes what their launcher has learnt
 _MARGIN_SECONDS = 20  # between the end of the processes and that of their job
 _STALL = timedelta(minutes=30)
-"""For which the processes of a group wait for one that does nothing, before torch ends them with an error."""
+"""For which the processes of a group wait for one that does nothing, before torch ends them with an
+error."""
 
 T = TypeVar("T")
 
@@ -58,9 +59,11 @@ class WorkerGroup:
         return self.rank == 0
 
     def run_on_all(self, function: Callable[[], T]) -> T:
-        """Call ``function`` in all processes and return each its own result; an error of one is raised in all.
+        """Call ``function`` in all processes and return each its own result; an error of one is
+        raised in all.
 
-        Use it for calls that can fail in one process while the others would wait for it in the next collective.
+        Use it for calls that can fail in one process while the others would wait for it in the next
+        collective.
         """
         if self.size == 1:
             return function()
@@ -78,7 +81,8 @@ class WorkerGroup:
         return result
 
     def run_on_first(self, function: Callable[[], T]) -> T:
-        """Call ``function`` on rank 0 and return its result in all processes; its error is raised in all."""
+        """Call ``function`` on rank 0 and return its result in all processes; its error is raised
+        in all."""
         outcome = [self.run_on_all(lambda: function() if self.is_first else None)]
         if self.size > 1:
             dist.broadcast_object_list(outcome, src=0, group=self.votes)
@@ -86,8 +90,10 @@ class WorkerGroup:
         return result
 
     def lost_peer(self, error: BaseException) -> bool:
-        """Tell whether an error only says that another process has ended; its own error is elsewhere."""
-        # These are gloo's "Connection closed by peer" and "reset by peer"; an OSError would come from the disk.
+        """Tell whether an error only says that another process has ended; its own error is
+        elsewhere."""
+        # These are gloo's "Connection closed by peer" and "reset by peer"; an OSError would come
+        # from the disk.
         return self.size > 1 and not isinstance(error, OSError) and "by peer" in str(error)
 
     def smallest(self, value: int) -> int:
@@ -104,8 +110,11 @@ class WorkerGroup:
             dist.all_reduce(values)
         return values
 
-    def parallelize(self, model: nn.Module, layers: Sequence[nn.Module], parallel: str) -> nn.Module:
-        """Return the module to call: ``model`` sharded layer by layer with FSDP2, wrapped in DDP, or, alone, unchanged.
+    def parallelize(
+        self, model: nn.Module, layers: Sequence[nn.Module], parallel: str
+    ) -> nn.Module:
+        """Return the module to call: ``model`` sharded layer by layer with FSDP2, wrapped in DDP,
+        or, alone, unchanged.
 
         FSDP2 and DDP average the gradients over the processes when :func:`accumulating` is left.
         """
@@ -118,7 +127,9 @@ class WorkerGroup:
             fully_shard(model, mesh=mesh)
             return model
         devices = [self.device] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+        return nn.parallel.DistributedDataParallel(
+            model, device_ids=devices, gradient_as_bucket_view=True
+        )
 
 
 def accumulating(module: nn.Module, last: bool) -> contextlib.AbstractContextManager[None]:
@@ -134,7 +145,8 @@ def accumulating(module: nn.Module, last: bool) -> contextlib.AbstractContextMan
 def reading(model: nn.Module) -> Iterator[None]:
     """Compute forward passes without gradients; at the end a sharded model is in shards again.
 
-    FSDP2 leaves the root of a model whole after its forward pass, for the backward pass that does not come here.
+    FSDP2 leaves the root of a model whole after its forward pass, for the backward pass that does
+    not come here.
     """
     with torch.no_grad():
         yield
@@ -144,12 +156,17 @@ def reading(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_group(device: str) -> Iterator[WorkerGroup]:
-    """Yield the group of the processes that :func:`launch` started, or a group of one in any other process."""
+    """Yield the group of the processes that :func:`launch` started, or a group of one in any other
+    process."""
     name = pick_device(device)
     if not is_launched():
         yield WorkerGroup(torch.device(name, 0) if name == "cuda" else torch.device(name))
         return
-    local = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if name == "cuda" else torch.device("cpu")
+    local = (
+        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        if name == "cuda"
+        else torch.device("cpu")
+    )
     if local.type == "cuda":
         check_gpus(local.index + 1)
         torch.cuda.set_device(local)
@@ -165,7 +182,8 @@ def open_group(device: str) -> Iterator[WorkerGroup]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Gather a sharded tensor, for which all processes must call this; return any other tensor unchanged."""
+    """Gather a sharded tensor, for which all processes must call this; return any other tensor
+    unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -181,12 +199,15 @@ class StopVote:
         self._work: dist.Work | None = None
 
     def __call__(self, stop: bool) -> bool:
-        """Cast this step's vote and return the outcome of the step before; a single process decides at once."""
+        """Cast this step's vote and return the outcome of the step before; a single process decides
+        at once."""
         if self._group.size == 1:
             return stop
         decided = self.count()
         self._flag.fill_(stop or decided)
-        self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group.votes, async_op=True)
+        self._work = dist.all_reduce(
+            self._flag, dist.ReduceOp.MAX, group=self._group.votes, async_op=True
+        )
         return decided
 
     def count(self) -> bool:
@@ -199,16 +220,21 @@ class StopVote:
 
 
 def launch(processes: int, arguments: Sequence[str], stop_seconds: int = STOP_SECONDS) -> int:
-    """Run ``python -m coupled_adam_bench ARGUMENTS`` in several processes, as torchrun does; return their status.
+    """Run ``python -m coupled_adam_bench ARGUMENTS`` in several processes, as torchrun does; return
+    their status.
 
-    Processes that were asked to stop have ``stop_seconds`` for it, and are killed then; they stop too when this process
-    has ended. While a micro-batch does not
-    fit, all are started again with half of it: they cannot agree on that themselves, since some already wait in a
-    collective operation that another one will never enter.
+    Processes that were asked to stop have ``stop_seconds`` for it, and are killed then; they stop
+    too when this process has ended. While a micro-batch does not fit, all are started again with
+    half of it: they cannot agree on that themselves, since some already wait in a collective
+    operation that another one will never enter.
     """
     seconds = str(stop_seconds - _MARGIN_SECONDS)
     for halvings in itertools.count():
-        settings = {LAUNCHER: seconds, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": seconds, _HALVINGS: str(halvings)}
+        settings = {
+            LAUNCHER: seconds,
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": seconds,
+            _HALVINGS: str(halvings),
+        }
         with environment(settings):
             status = _launch(processes, arguments)
         if status != TOO_LARGE:
@@ -229,7 +255,8 @@ def _launch(processes: int, arguments: Sequence[str]) -> int:
         run_id=str(os.getpid()),
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
-        local_addr="localhost",  # torch would look up this machine's own name, which may not resolve
+        # torch would look up this machine's own name, which may not resolve
+        local_addr="localhost",
         max_restarts=0,
     )
     try:
@@ -238,14 +265,23 @@ def _launch(processes: int, arguments: Sequence[str]) -> int:
         return RESUME_ME
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        killed = {rank: -code for rank, code in codes.items() if code < 0 and -code != signal.SIGTERM}
+        killed = {
+            rank: -code for rank, code in codes.items() if code < 0 and -code != signal.SIGTERM
+        }
         for rank, number in killed.items():
-            cause = ", as happens when memory is short (execution.train_mem_mb)" if number == signal.SIGKILL else ""
-            say(
-                f"error: rank {rank} of {processes} was ended by signal {number}, {signal.strsignal(number)}{cause}; "
-                "start again: training goes on from the last checkpoint"
+            cause = (
+                ", as happens when memory is short (execution.train_mem_mb)"
+                if number == signal.SIGKILL
+                else ""
             )
-        status = next((status for status in (TOO_LARGE, 2, RESUME_ME) if status in codes.values()), 1)
+            say(
+                f"error: rank {rank} of {processes} was ended by signal {number},"
+                f" {signal.strsignal(number)}{cause}; start again: training goes on from the last"
+                " checkpoint"
+            )
+        status = next(
+            (status for status in (TOO_LARGE, 2, RESUME_ME) if status in codes.values()), 1
+        )
         if status == 1 and not killed:
             say(f"error: {error}")
         return status

@@ -1,9 +1,10 @@
-"""Jobs of training: a cell or a part of a trunk, trained or resumed in its folder, and several one after the other.
+"""Jobs of training: a cell or a part of a trunk, trained or resumed in its folder, and several one
+after the other.
 
-A trunk is the steps that cells of schedule ``wsd`` share before their decay: a run with a constant learning rate in a
-folder of its own, which keeps its checkpoints at the branches. A cell starts from the last such checkpoint before its
-decay (:meth:`Trainer.resume`). This changes the cost of a cell, but none of its numbers. A study with a larger D
-continues from the end of the trunk.
+A trunk is the steps that cells of schedule ``wsd`` share before their decay: a run with a constant
+learning rate in a folder of its own, which keeps its checkpoints at the branches. A cell starts
+from the last such checkpoint before its decay (:meth:`Trainer.resume`). This changes the cost of a
+cell, but none of its numbers. A study with a larger D continues from the end of the trunk.
 """
 
 import contextlib
@@ -23,7 +24,13 @@ from coupled_adam_bench.store.runs import cell_damage, run_damage, write_cell
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution
 from coupled_adam_bench.training.checks import is_trained, say_kept
-from coupled_adam_bench.training.distributed import HALVED, TOO_LARGE, StopVote, WorkerGroup, open_group
+from coupled_adam_bench.training.distributed import (
+    HALVED,
+    TOO_LARGE,
+    StopVote,
+    WorkerGroup,
+    open_group,
+)
 from coupled_adam_bench.training.loop import Run
 from coupled_adam_bench.training.stop_requests import RESUME_ME, stop_requests
 from coupled_adam_bench.training.trainer import MicroBatchError, Trainer
@@ -56,9 +63,11 @@ def locked(run_dir: Path, group: WorkerGroup, stop: Sequence[int]) -> Iterator[b
 
 
 def with_room(name: str, job: Job, group: WorkerGroup) -> int:
-    """Run a job and return its status; while a micro-batch does not fit, halve it and go on from the last checkpoint.
+    """Run a job and return its status; while a micro-batch does not fit, halve it and go on from
+    the last checkpoint.
 
-    A process of several ends instead with the status ``TOO_LARGE``, and the launcher starts all of them again.
+    A process of several ends instead with the status ``TOO_LARGE``, and the launcher starts all of
+    them again.
     """
     while True:
         try:
@@ -82,12 +91,14 @@ def train(
     *,
     trunk: bool = False,
 ) -> int:
-    """Train a cell or resume its training, and return an exit status: 0, or 75 if it was stopped and can resume.
+    """Train a cell or resume its training, and return an exit status: 0, or 75 if it was stopped
+    and can resume.
 
-    A diverged cell returns 0, because divergence is a result. Training starts from the cell's trunk below the
-    folder ``results`` if that has got further. If another process trains the cell, this waits for it. A cell whose run
-    has ended and whose files are whole is kept. A ``trunk`` is trained to the last step of a branch, unless it has got
-    there before. Raises ``ValueError`` for damaged data and ``CheckpointError`` when the disk is full.
+    A diverged cell returns 0, because divergence is a result. Training starts from the cell's trunk
+    below the folder ``results`` if that has got further. If another process trains the cell, this
+    waits for it. A cell whose run has ended and whose files are whole is kept. A ``trunk`` is
+    trained to the last step of a branch, unless it has got there before. Raises ``ValueError`` for
+    damaged data and ``CheckpointError`` when the disk is full.
     """
     with stop_requests() as stop, locked(run_dir, group, stop) as is_ours:
         if not is_ours:
@@ -107,7 +118,8 @@ def train(
 
 
 def _is_kept(cell: Cell, run_dir: Path, data_dir: Path) -> bool:
-    """Write ``cell.json`` if it is not whole, and tell whether the rest of the run is whole; print the outcome."""
+    """Write ``cell.json`` if it is not whole, and tell whether the rest of the run is whole; print
+    the outcome."""
     if (damage := cell_damage(run_dir)) is not None:
         if paths.RunFiles(run_dir).cell.exists():
             say(f"{damage}; written anew")
@@ -121,9 +133,15 @@ def _is_kept(cell: Cell, run_dir: Path, data_dir: Path) -> bool:
 
 
 def train_cells(
-    cells: Sequence[Cell], execution: Execution, results: Path, device: str = "auto", *, trunk: bool = False
+    cells: Sequence[Cell],
+    execution: Execution,
+    results: Path,
+    device: str = "auto",
+    *,
+    trunk: bool = False,
 ) -> int:
-    """Train cells, or a ``trunk`` to each of its branches, one after the other below the folder ``results``.
+    """Train cells, or a ``trunk`` to each of its branches, one after the other below the folder
+    ``results``.
 
     Returns an exit status: see :func:`run_jobs`.
     """
@@ -131,31 +149,43 @@ def train_cells(
     def job(cell: Cell) -> Job:
         data_dir = paths.data_dir(cell.data_id, results)
         if trunk:
-            return lambda group: train(cell, execution, data_dir, paths.trunk_dir(cell.id, results), group, trunk=True)
-        return lambda group: train(cell, execution, data_dir, paths.run_dir(cell.id, results), group, results)
+            return lambda group: train(
+                cell, execution, data_dir, paths.trunk_dir(cell.id, results), group, trunk=True
+            )
+        return lambda group: train(
+            cell, execution, data_dir, paths.run_dir(cell.id, results), group, results
+        )
 
     names = [f"{cell.id} to step {cell.steps}" if trunk else cell.id for cell in cells]
     return run_jobs(dict(zip(names, map(job, cells), strict=True)), device)
 
 
 def run_jobs(jobs: Mapping[str, Job], device: str) -> int:
-    """Run the jobs one after the other, each with the group of processes, and return the worst exit status.
+    """Run the jobs one after the other, each with the group of processes, and return the worst exit
+    status.
 
-    A job that crashes is reported, and the next one runs, unless several processes share the job: then all of them end.
-    A request to stop ends the loop.
+    A job that crashes is reported, and the next one runs, unless several processes share the job:
+    then all of them end. A request to stop ends the loop.
     """
     worst = 0
     with stop_requests() as stop, open_group(device) as group:
         for name, job in jobs.items():
-            if group.sum(torch.tensor(float(bool(stop)), device=group.device)) > 0:  # in any process
+            if (
+                group.sum(torch.tensor(float(bool(stop)), device=group.device)) > 0
+            ):  # in any process
                 return RESUME_ME
             try:
                 status = with_room(name, job, group)
             except Exception as error:
                 lost = group.lost_peer(error)
-                if not lost and not isinstance(error, (ValueError, OSError)):  # not an error that the user can correct
+                if not lost and not isinstance(
+                    error, (ValueError, OSError)
+                ):  # not an error that the user can correct
                     traceback.print_exc()
-                reason = f"another of the {group.size} processes has ended; its own lines or the launcher's say why"
+                reason = (
+                    f"another of the {group.size} processes has ended; its own lines or the"
+                    " launcher's say why"
+                )
                 say(f"error: {name}: {reason if lost else error}")
                 if group.size > 1:
                     return 2

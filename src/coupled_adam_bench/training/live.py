@@ -1,6 +1,8 @@
-"""What is measured on the weights of a run while it trains: validation loss and geometry; no weight changes.
+"""What is measured on the weights of a run while it trains: validation loss and geometry; no weight
+changes.
 
-The numbers go into the history. So a resumed run has each of them once, and a checkpoint holds them.
+The numbers go into the history. So a resumed run has each of them once, and a checkpoint holds
+them.
 
 Shapes: B sequences of a pass, T = seq_len tokens, V = vocab_size, D = d_model, N windows.
 """
@@ -33,9 +35,11 @@ ROW_STEP, HEAD_ROW_STEP = "row_step", "head_row_step"
 
 
 def is_geometry_step(step: int, per_decade: int) -> bool:
-    """Tell whether ``step`` (from 1) is one of ``per_decade`` in each tenfold: 10^(k / per_decade), rounded.
+    """Tell whether ``step`` (from 1) is one of ``per_decade`` in each tenfold: 10^(k / per_decade),
+    rounded.
 
-    The steps do not depend on the length of the run, so that cells that share a trunk have the same ones.
+    The steps do not depend on the length of the run, so that cells that share a trunk have the same
+    ones.
     """
     if per_decade == 0:
         return False
@@ -44,16 +48,19 @@ def is_geometry_step(step: int, per_decade: int) -> bool:
     return any(round(10 ** (k / per_decade)) == step for k in (below, below + 1))
 
 
-def validation_windows(tokens: NDArray[np.integer[Any]], seq_len: int, n_windows: int) -> NDArray[np.int64]:
-    """Return ``n_windows`` windows without overlap, evenly spread, with the target of their last token: (N, T + 1).
+def validation_windows(
+    tokens: NDArray[np.integer[Any]], seq_len: int, n_windows: int
+) -> NDArray[np.int64]:
+    """Return ``n_windows`` windows without overlap, evenly spread, with the target of their last
+    token: (N, T + 1).
 
-    Of fewer windows there are all, and of a split that is shorter than one, the whole split. ``ValueError`` if there is
-    nothing to predict.
+    Of fewer windows there are all, and of a split that is shorter than one, the whole split.
+    ``ValueError`` if there is nothing to predict.
     """
     if len(tokens) < 2:
         raise ValueError(
-            f"execution.eval_every: the split val has {len(tokens)} token(s), which predict nothing; raise "
-            "data.split.val_fraction, or set eval_every to null"
+            f"execution.eval_every: the split val has {len(tokens)} token(s), which predict"
+            " nothing; raise data.split.val_fraction, or set eval_every to null"
         )
     length = min(seq_len, len(tokens) - 1)
     there = (len(tokens) - 1) // length
@@ -64,7 +71,8 @@ def validation_windows(tokens: NDArray[np.integer[Any]], seq_len: int, n_windows
 
 
 class ValidationLoss:
-    """The mean loss of the weights on the same windows of the validation split, whatever the number of processes.
+    """The mean loss of the weights on the same windows of the validation split, whatever the number
+    of processes.
 
     Each process computes its share of the windows, in passes of the size of a micro-batch.
     """
@@ -81,7 +89,8 @@ class ValidationLoss:
         self._n_passes = -(-own // self._sequences)
 
     def _passes(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and targets (shapes BT) of each pass, as many and as large in every process."""
+        """Yield inputs and targets (shapes BT) of each pass, as many and as large in every
+        process."""
         for index in range(self._n_passes):
             rows = self._windows[index * self._sequences : (index + 1) * self._sequences]
             padding = (0, 0, 0, self._sequences - len(rows))
@@ -90,7 +99,8 @@ class ValidationLoss:
             yield inputs.to(self.trainer.device), targets.to(self.trainer.device)
 
     def __call__(self) -> float:
-        """Return the mean loss in nats per token; all processes must call this, and get the same."""
+        """Return the mean loss in nats per token; all processes must call this, and get the
+        same."""
         model, device = self.trainer.model, self.trainer.device
         total = torch.zeros((), dtype=torch.float64, device=device)
         bf16 = self.trainer.cell.training.precision == "bf16"
@@ -103,7 +113,8 @@ class ValidationLoss:
 class Geometry:
     """The metrics of the embedding matrix, computed by the first process on the CPU in float64.
 
-    The isotropy is that of both signs: a run belongs to all studies that share it, whatever they evaluate.
+    The isotropy is that of both signs: a run belongs to all studies that share it, whatever they
+    evaluate.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -113,7 +124,8 @@ class Geometry:
     def __call__(self) -> dict[str, float]:
         """Return the metrics by name, in the first process; all processes must call this.
 
-        There are none of a matrix that is not finite: the next loss shows that the run has diverged.
+        There are none of a matrix that is not finite: the next loss shows that the run has
+        diverged.
         """
         weight_VD = whole(self.trainer.model.embedding.weight.detach())
         if not self.trainer.group.is_first:
@@ -125,20 +137,26 @@ class Geometry:
 
 
 class RowSteps:
-    """How far one step of the optimizer moves the rows of the embedding and of an untied head, by frequency band."""
+    """How far one step of the optimizer moves the rows of the embedding and of an untied head, by
+    frequency band."""
 
     def __init__(self, trainer: Trainer) -> None:
         # A tied model has one matrix, and so the first name alone.
-        self._matrices = dict(zip((ROW_STEP, HEAD_ROW_STEP), trainer.model.embedding_parameters(), strict=False))
+        self._matrices = dict(
+            zip((ROW_STEP, HEAD_ROW_STEP), trainer.model.embedding_parameters(), strict=False)
+        )
         self._bands_V = bands_of_tokens(_unigram_counts(trainer), BAND_SHARES)
         self._before: dict[str, Tensor] = {}
 
     def before(self) -> None:
         """Keep the rows as they are before the step; all processes must call this."""
-        self._before = {name: whole(weight.detach()).clone() for name, weight in self._matrices.items()}
+        self._before = {
+            name: whole(weight.detach()).clone() for name, weight in self._matrices.items()
+        }
 
     def __call__(self) -> dict[str, float]:
-        """Return by matrix and band the mean of ‖step‖ / ‖row‖ over the rows; all processes must call this.
+        """Return by matrix and band the mean of ‖step‖ / ‖row‖ over the rows; all processes must
+        call this.
 
         A band without rows that have a length, and one in which a row is not finite, has none.
         """
@@ -151,14 +169,19 @@ class RowSteps:
             )
             for number, band in enumerate(BAND_NAMES):
                 chosen_V = (self._bands_V == number) & (lengths_V > 0)
-                mean = float((steps_V[chosen_V] / lengths_V[chosen_V]).mean()) if chosen_V.any() else math.nan
+                mean = (
+                    float((steps_V[chosen_V] / lengths_V[chosen_V]).mean())
+                    if chosen_V.any()
+                    else math.nan
+                )
                 if math.isfinite(mean):
                     found[f"{name}_{band}"] = mean
         return found
 
 
 class SecondMoment:
-    """Adam's own second moment of the rows of the head, by how often a batch has their tokens; none of other rules."""
+    """Adam's own second moment of the rows of the head, by how often a batch has their tokens; none
+    of other rules."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -171,7 +194,9 @@ class SecondMoment:
             return {}
         state = optimizer.state[self.trainer.model.embedding_parameters()[-1]]
         moment_V = whole(second_moment(state, optimizer.param_groups[-1])).mean(1).cpu().numpy()
-        return moment_by_occupancy(moment_V, self._counts_V, training.batch_sequences * training.seq_len)
+        return moment_by_occupancy(
+            moment_V, self._counts_V, training.batch_sequences * training.seq_len
+        )
 
 
 def sum_of_rates(trainer: Trainer, step: int) -> float:
@@ -195,10 +220,14 @@ def _unigram_counts(trainer: Trainer) -> NDArray[np.int64]:
 
 
 class LiveMeasurements:
-    """The measurements that a study asks for during training, and the steps at which they are due."""
+    """The measurements that a study asks for during training, and the steps at which they are
+    due."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self._eval_every, self._per_decade = trainer.execution.eval_every, trainer.execution.geometry_per_decade
+        self._eval_every, self._per_decade = (
+            trainer.execution.eval_every,
+            trainer.execution.geometry_per_decade,
+        )
         self._validation = None if self._eval_every is None else ValidationLoss(trainer)
         self._geometry = Geometry(trainer) if self._per_decade else None
         self._row_steps = RowSteps(trainer) if self._per_decade else None
@@ -212,21 +241,28 @@ class LiveMeasurements:
         return self._per_decade > 0 and (last or is_geometry_step(step, self._per_decade))
 
     def are_due(self, step: int, last: bool) -> bool:
-        """Tell whether anything is measured after ``step`` (from 1), which may be the ``last`` of the run."""
+        """Tell whether anything is measured after ``step`` (from 1), which may be the ``last`` of
+        the run."""
         return self._validates(step, last) or self._measures_geometry(step, last)
 
     def before(self, step: int, last: bool) -> None:
-        """Keep what the measurements after ``step`` compare with; all processes must call this before the step."""
+        """Keep what the measurements after ``step`` compare with; all processes must call this
+        before the step."""
         if self._row_steps is not None and self._measures_geometry(step, last):
             self._row_steps.before()
 
     def after(self, step: int, last: bool) -> dict[str, float]:
-        """Return what is due after ``step`` by name, in the first process; all processes must call this."""
+        """Return what is due after ``step`` by name, in the first process; all processes must call
+        this."""
         found: dict[str, float] = {}
         if self._validation is not None and self._validates(step, last):
             found[VALIDATION_LOSS] = self._validation()
         if self._measures_geometry(step, last):
-            assert self._geometry is not None and self._row_steps is not None and self._moment is not None
+            assert (
+                self._geometry is not None
+                and self._row_steps is not None
+                and self._moment is not None
+            )
             found |= self._geometry() | self._row_steps() | self._moment()
             found[RATE_SUM] = sum_of_rates(self._trainer, step)
         return found

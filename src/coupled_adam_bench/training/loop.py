@@ -18,7 +18,12 @@ from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.runs import write_run
 from coupled_adam_bench.training.distributed import StopVote, whole
 from coupled_adam_bench.training.live import VALIDATION_LOSS, LiveMeasurements
-from coupled_adam_bench.training.monitor import EnergyMeter, environment, peak_flops, peak_memory_bytes
+from coupled_adam_bench.training.monitor import (
+    EnergyMeter,
+    environment,
+    peak_flops,
+    peak_memory_bytes,
+)
 from coupled_adam_bench.training.trainer import Trainer
 
 _SHOWN = ("loss", VALIDATION_LOSS, "mean_norm_ratio", "mfu")
@@ -37,21 +42,26 @@ class Outcome:
 class Run:
     """The run of a trainer to its end, and the files that record it.
 
-    A request in ``stop`` ends the run after a checkpoint. A ``trunk`` keeps its last checkpoint and logs no line for
-    that step, so that cells continue from there as if they had done all the steps.
+    A request in ``stop`` ends the run after a checkpoint. A ``trunk`` keeps its last checkpoint and
+    logs no line for that step, so that cells continue from there as if they had done all the steps.
     """
 
     def __init__(self, trainer: Trainer, stop: Sequence[int], trunk: bool = False) -> None:
         self.stop, self.trunk = stop, trunk
         self.trainer, self.cell, self.execution = trainer, trainer.cell, trainer.execution
-        self.group, self.device, self.files = trainer.group, trainer.device, paths.RunFiles(trainer.run_dir)
+        self.group, self.device, self.files = (
+            trainer.group,
+            trainer.device,
+            paths.RunFiles(trainer.run_dir),
+        )
         self.live = trainer.group.run_on_all(lambda: LiveMeasurements(trainer))
         self._meter = EnergyMeter(self.device)
         self._unread: list[tuple[Tensor, Tensor]] = []
         """Losses and gradient norms that have not been copied to the host yet."""
 
     def _read(self) -> tuple[float, int | None]:
-        """Synchronize, record the losses since the last call and return the last norm and the first bad step."""
+        """Synchronize, record the losses since the last call and return the last norm and the first
+        bad step."""
         losses = torch.stack([loss.double() for loss, _ in self._unread])
         energy = losses.new_tensor([self._meter.joules()])
         norms = [norm.item() for _, norm in self._unread]
@@ -62,8 +72,14 @@ class Run:
         first = self.trainer.state.step - len(values) + 1
         self.trainer.state.interval_losses += values
         for spike in self.trainer.state.spikes.update(values):
-            self._say(f"loss spike in step {spike['step']}: {spike['loss']:.4g}, expected {spike['expected']:.4g}")
-        finite = [math.isfinite(value) and math.isfinite(norm) for value, norm in zip(values, norms, strict=True)]
+            self._say(
+                f"loss spike in step {spike['step']}: {spike['loss']:.4g}, expected"
+                f" {spike['expected']:.4g}"
+            )
+        finite = [
+            math.isfinite(value) and math.isfinite(norm)
+            for value, norm in zip(values, norms, strict=True)
+        ]
         return norms[-1], first + finite.index(False) if False in finite else None
 
     def _say(self, line: str) -> None:
@@ -71,13 +87,17 @@ class Run:
             say(f"{self.cell.id}: {line}")
 
     def _mfu(self, tokens_per_second: float) -> float | None:
-        """Return the model FLOPs utilization: the share of the GPUs' dense bf16 peak; ``None`` if it is unknown."""
+        """Return the model FLOPs utilization: the share of the GPUs' dense bf16 peak; ``None`` if
+        it is unknown."""
         peak = peak_flops(self.device)
         flops = self.cell.flops / self.cell.n_tokens
         return flops * tokens_per_second / (peak * self.group.size) if peak else None
 
-    def _log(self, grad_norm: float, tokens_per_second: float, measured: Mapping[str, float]) -> dict[str, Any]:
-        """Return a line of the history with what was ``measured``, and append it to the file in the first process."""
+    def _log(
+        self, grad_norm: float, tokens_per_second: float, measured: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """Return a line of the history with what was ``measured``, and append it to the file in the
+        first process."""
         training, losses = self.cell.training, self.trainer.state.interval_losses
         with torch.no_grad():
             embedding = self.trainer.model.embedding.weight
@@ -108,8 +128,8 @@ class Run:
     def to_end(self) -> Outcome:
         """Train to the last step and return the outcome.
 
-        A run diverges in the first step whose loss or gradient is not finite, or with an update of its last step after
-        which a weight is not: no later loss would show that.
+        A run diverges in the first step whose loss or gradient is not finite, or with an update of
+        its last step after which a weight is not: no later loss would show that.
         """
         cell, execution, state = self.cell, self.execution, self.trainer.state
         batch_tokens = cell.training.batch_sequences * cell.training.seq_len
@@ -119,7 +139,11 @@ class Run:
         bad_step: int | None = None
         vote = StopVote(self.group)
         with Progress(
-            cell.n_tokens, "tok", cell.id, initial=state.step * batch_tokens, quiet=not self.group.is_first
+            cell.n_tokens,
+            "tok",
+            cell.id,
+            initial=state.step * batch_tokens,
+            quiet=not self.group.is_first,
         ) as progress:
             while state.step < cell.steps:
                 final = state.step + 1 == cell.steps
@@ -136,7 +160,11 @@ class Run:
                     now = time.perf_counter()
                     if logs:
                         speed = (state.step - last_log[0]) * batch_tokens / (now - last_log[1])
-                        measured = self.live.after(state.step, last) if measures and bad_step is None else {}
+                        measured = (
+                            self.live.after(state.step, last)
+                            if measures and bad_step is None
+                            else {}
+                        )
                         row = self._log(grad_norm, speed, measured)
                         shown |= {key: row[key] for key in _SHOWN if key in row}
                         shown["peak_gb"] = row["peak_memory_bytes"] / 1e9
@@ -157,11 +185,14 @@ class Run:
         if state.step < cell.steps:
             return Outcome("interrupted", state.step)
         if not self.trainer.weights_are_finite():
-            return Outcome("diverged", state.step, f"weights not finite after step {state.step}, the last")
+            return Outcome(
+                "diverged", state.step, f"weights not finite after step {state.step}, the last"
+            )
         return Outcome("completed", state.step)
 
     def report(self, outcome: Outcome) -> None:
-        """Export the model of a completed run and write ``run.json``, the last file of a run; of a trunk the branch."""
+        """Export the model of a completed run and write ``run.json``, the last file of a run; of a
+        trunk the branch."""
         if self.trunk:
             if self.group.is_first:
                 self.trainer.history.mend()
@@ -169,18 +200,24 @@ class Run:
                 write_sealed(self.files.folder / branch.name, self.record(outcome))
             return
         if outcome.status == "completed":
-            weights = {name: whole(tensor).cpu() for name, tensor in self.trainer.model.state_dict().items()}
+            weights = {
+                name: whole(tensor).cpu()
+                for name, tensor in self.trainer.model.state_dict().items()
+            }
             if self.group.is_first:
                 verified_tree(self.trainer.data_dir, TOKENIZER)
                 tokenizer = self.trainer.data_dir / TOKENIZER
                 eot_id = self.trainer.meta.eot_id
-                save_model(self.trainer.model, self.files.model, tokenizer, eot_id, weights, self.cell)
+                save_model(
+                    self.trainer.model, self.files.model, tokenizer, eot_id, weights, self.cell
+                )
         if self.group.is_first:
             self.trainer.history.mend()
             write_run(self.files.folder, self.record(outcome))
 
     def record(self, outcome: Outcome) -> dict[str, Any]:
-        """Return the record of an ended run as a JSON value: outcome, data, cost and environment."""
+        """Return the record of an ended run as a JSON value: outcome, data, cost and
+        environment."""
         seconds = self.trainer.state.seconds
         batch_tokens = self.cell.training.batch_sequences * self.cell.training.seq_len
         speed = self.trainer.state.step * batch_tokens / seconds if seconds else None

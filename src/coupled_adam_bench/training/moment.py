@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 OCCUPANCY_EDGES = (0.05, 0.2, 1.0, 10.0)
-"""Bounds of ranges of B p, how often a batch of B tokens has a token of probability p; our choice."""
+"""Bounds of ranges of B p, how often a batch of B tokens has a token of probability p; our
+choice."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,14 @@ class Line:
 def fit_line(x: Array, y: Array) -> Line:
     """Return the ordinary least-squares line of ``y`` against ``x``, in float64.
 
-    ``r_squared`` is the share of the variance of ``y`` that the line explains. The line is NaN if all ``x`` are equal,
-    and ``r_squared`` if all ``y`` are.
+    ``r_squared`` is the share of the variance of ``y`` that the line explains. The line is NaN if
+    all ``x`` are equal, and ``r_squared`` if all ``y`` are.
     """
     x_centered, y_centered = x - x.mean(), y - y.mean()
-    xx, xy, yy = (float(a @ b) for a, b in ((x_centered, x_centered), (x_centered, y_centered), (y_centered,) * 2))
+    xx, xy, yy = (
+        float(a @ b)
+        for a, b in ((x_centered, x_centered), (x_centered, y_centered), (y_centered,) * 2)
+    )
     if xx == 0:
         return Line(math.nan, math.nan, math.nan)
     slope = xy / xx
@@ -47,11 +51,15 @@ def occupancy_names() -> tuple[str, ...]:
     return f"below_{OCCUPANCY_EDGES[0]:g}", *inner, f"above_{OCCUPANCY_EDGES[-1]:g}"
 
 
-def moment_by_occupancy(moment_V: Array, counts_V: NDArray[np.int64], batch_tokens: int) -> dict[str, float]:
-    """Return how an optimizer's second moment of rows follows the probability of their tokens, in each range of B p.
+def moment_by_occupancy(
+    moment_V: Array, counts_V: NDArray[np.int64], batch_tokens: int
+) -> dict[str, float]:
+    """Return how an optimizer's second moment of rows follows the probability of their tokens, in
+    each range of B p.
 
-    By range: the slope and R² of a line through the tokens that occur, the exponent, which is the slope of the line
-    through their logarithms, and the geometric mean of their B p. What is not finite is left out.
+    By range: the slope and R² of a line through the tokens that occur, the exponent, which is the
+    slope of the line through their logarithms, and the geometric mean of their B p. What is not
+    finite is left out.
     """
     probability_V = counts_V / counts_V.sum()
     kept_V = (counts_V > 0) & (moment_V > 0)
@@ -62,7 +70,10 @@ def moment_by_occupancy(moment_V: Array, counts_V: NDArray[np.int64], batch_toke
         chosen = of_range == number
         if chosen.sum() < 3:
             continue
-        straight, logs = fit_line(p[chosen], moment[chosen]), fit_line(np.log(p[chosen]), np.log(moment[chosen]))
+        straight, logs = (
+            fit_line(p[chosen], moment[chosen]),
+            fit_line(np.log(p[chosen]), np.log(moment[chosen])),
+        )
         found |= {
             f"moment_slope_{name}": straight.slope,
             f"moment_r_squared_{name}": straight.r_squared,

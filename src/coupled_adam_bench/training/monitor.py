@@ -1,4 +1,5 @@
-"""Monitoring of training: loss spikes, memory, energy, the peak FLOP/s of the device, and the environment of a run."""
+"""Monitoring of training: loss spikes, memory, energy, the peak FLOP/s of the device, and the
+environment of a run."""
 
 import math
 import os
@@ -32,10 +33,11 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 class EnergyMeter:
-    """Reads the energy that a GPU has used, in joules; it is NaN for a CPU, and where no driver tells it.
+    """Reads the energy that a GPU has used, in joules; it is NaN for a CPU, and where no driver
+    tells it.
 
-    The driver's counter is of the whole GPU, and GPUs older than Volta have none. Those of a CPU would be of everything
-    that its machine does.
+    The driver's counter is of the whole GPU, and GPUs older than Volta have none. Those of a CPU
+    would be of everything that its machine does.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -56,8 +58,11 @@ def _energy_counter(device: torch.device) -> Callable[[], float]:
     def read() -> float:
         try:
             pynvml.nvmlInit()  # at once when it is done already
-            # NVML knows nothing of CUDA_VISIBLE_DEVICES, so the GPU's own number has to say which one it is.
-            gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+            # NVML knows nothing of CUDA_VISIBLE_DEVICES, so the GPU's own number has to say which
+            # one it is.
+            gpu = pynvml.nvmlDeviceGetHandleByUUID(
+                f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+            )
             return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1000
         except pynvml.NVMLError:
             return math.nan
@@ -68,9 +73,10 @@ def _energy_counter(device: torch.device) -> Callable[[], float]:
 class SpikeMonitor:
     """Finds losses far above those of the steps before.
 
-    A spike lies more than ``SIGMAS`` standard deviations above the mean. Mean and deviation are exponentially weighted
-    over about the last ``HORIZON`` steps. The deviation is that of successive differences, over sqrt(2), because a
-    falling loss hardly changes it. The first ``HORIZON`` steps are not judged.
+    A spike lies more than ``SIGMAS`` standard deviations above the mean. Mean and deviation are
+    exponentially weighted over about the last ``HORIZON`` steps. The deviation is that of
+    successive differences, over sqrt(2), because a falling loss hardly changes it. The first
+    ``HORIZON`` steps are not judged.
     """
 
     HORIZON = 50
@@ -92,7 +98,8 @@ class SpikeMonitor:
         vars(self).update(state)
 
     def update(self, losses: Sequence[float]) -> list[dict[str, Any]]:
-        """Take the losses of the next steps and return the spikes among them: step (from 1), loss, expected."""
+        """Take the losses of the next steps and return the spikes among them: step (from 1), loss,
+        expected."""
         new_spikes = []
         for loss in losses:
             self.steps += 1
@@ -103,7 +110,8 @@ class SpikeMonitor:
             if self.steps > self.HORIZON:
                 if excess > limit:
                     new_spikes.append({"step": self.steps, "loss": loss, "expected": self.mean})
-                # Clipped, so that one spike does not hide the next, but a lasting new level becomes the expected one.
+                # Clipped, so that one spike does not hide the next, but a lasting new level becomes
+                # the expected one.
                 excess, difference = min(excess, 5 * limit), max(-limit, min(difference, limit))
             weight = max(1 / self.HORIZON, 1 / self.steps)
             if self.steps > 1:
@@ -115,7 +123,8 @@ class SpikeMonitor:
 
 
 def environment(device: torch.device, optimizer: Optimizer) -> dict[str, Any]:
-    """Return versions, device and revision as a JSON value, with path and code of a custom optimizer."""
+    """Return versions, device and revision as a JSON value, with path and code of a custom
+    optimizer."""
     own = {
         f"{field}_optimizer".removeprefix("_"): entry.model_dump(include={"path", "code"})
         for field, entry in optimizer.entries.items()

@@ -1,8 +1,9 @@
 """Optimizer states as named tensors, so that checkpoints can name and shard them like parameters.
 
-A tensor is named ``<optimizer>/<parameter>/<key>``, followed by its indices and keys if it is inside a list or mapping;
-in a parameter group it is named ``<optimizer>/param_groups/<index>/<key>``. Everything else is JSON, in which
-``{"tuple": [...]}``, ``{"dict": [...]}`` and ``{"tensor": name, "device": type}`` encode the types that JSON lacks.
+A tensor is named ``<optimizer>/<parameter>/<key>``, followed by its indices and keys if it is
+inside a list or mapping; in a parameter group it is named
+``<optimizer>/param_groups/<index>/<key>``. Everything else is JSON, in which ``{"tuple": [...]}``,
+``{"dict": [...]}`` and ``{"tensor": name, "device": type}`` encode the types that JSON lacks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,8 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Return ``value`` as JSON and add its tensors to ``tensors``; raise ``ValueError`` for any other type."""
+    """Return ``value`` as JSON and add its tensors to ``tensors``; raise ``ValueError`` for any
+    other type."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"tensor": name, "device": value.device.type} | _layout(value)
@@ -32,18 +34,23 @@ def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         entries = [_encode(entry, f"{name}/{index}", tensors) for index, entry in enumerate(value)]
         return entries if isinstance(value, list) else {"tuple": entries}
     if type(value) is dict and all(isinstance(key, int | float | str) for key in value):
-        return {"dict": [[key, _encode(entry, f"{name}/{key}", tensors)] for key, entry in value.items()]}
+        return {
+            "dict": [
+                [key, _encode(entry, f"{name}/{key}", tensors)] for key, entry in value.items()
+            ]
+        }
     raise ValueError(
-        f"{name}: a {type(value).__name__} in the state of an optimizer cannot be written into a checkpoint; "
-        "tensors, numbers, text, None, and lists, tuples and mappings of these can"
+        f"{name}: a {type(value).__name__} in the state of an optimizer cannot be written into a"
+        " checkpoint; tensors, numbers, text, None, and lists, tuples and mappings of these can"
     )
 
 
 def _layout(tensor: Tensor) -> dict[str, Any]:
-    """Return the order of the dimensions in memory, or nothing for a contiguous tensor, as checkpoints store it.
+    """Return the order of the dimensions in memory, or nothing for a contiguous tensor, as
+    checkpoints store it.
 
-    The order matters because products of matrices in another memory layout round differently; eigenvectors, for
-    example, are stored by columns.
+    The order matters because products of matrices in another memory layout round differently;
+    eigenvectors, for example, are stored by columns.
     """
     order = sorted(range(tensor.ndim), key=lambda dim: -tensor.stride()[dim])
     is_permuted = not tensor.is_contiguous() and tensor.permute(order).is_contiguous()
@@ -56,7 +63,8 @@ def _laid_out(tensor: Tensor, order: Sequence[int]) -> Tensor:
 
 
 def _decode(value: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
-    """Return the value that :func:`_encode` encoded; tensors that were not on the CPU go to ``device``."""
+    """Return the value that :func:`_encode` encoded; tensors that were not on the CPU go to
+    ``device``."""
     match value:
         case list():
             return [_decode(entry, tensors, device) for entry in value]
@@ -75,15 +83,17 @@ def export_state(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of a state by name, and the rest of it as a JSON value.
 
-    Raises ``ValueError`` for a state that cannot be written or cannot be sharded. Entries of a parameter group that
-    cannot be written, such as a dtype, are left out, since the constructor sets them.
+    Raises ``ValueError`` for a state that cannot be written or cannot be sharded. Entries of a
+    parameter group that cannot be written, such as a dtype, are left out, since the constructor
+    sets them.
     """
     parameters, state = _parameters(optimizer), optimizer.state_dict()
     others = [key for key in state["state"] if not isinstance(key, int)]
     others += [key for key in state if key not in ("state", "param_groups")]
     if others:
         raise ValueError(
-            f"{prefix}: {', '.join(map(str, others))} in the state of an optimizer belongs to no parameter"
+            f"{prefix}: {', '.join(map(str, others))} in the state of an optimizer belongs to no"
+            " parameter"
         )
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
@@ -96,7 +106,10 @@ def export_state(
                 numbers[name] = encoded
             for tensor_name, tensor in value_tensors.items():
                 if isinstance(tensor, DTensor) and not _is_sharded_alike(tensor, parameters[index]):
-                    raise ValueError(f"{tensor_name}: in shards, but not of its parameter's shape; train without fsdp")
+                    raise ValueError(
+                        f"{tensor_name}: in shards, but not of its parameter's shape; train without"
+                        " fsdp"
+                    )
             tensors |= value_tensors
     groups = []
     for index, group in enumerate(state["param_groups"]):
@@ -105,7 +118,8 @@ def export_state(
 
 
 def _is_sharded_alike(tensor: DTensor, parameter: Tensor) -> bool:
-    """Tell whether a tensor of a state has the shape of its parameter, or its shards and a number for each row."""
+    """Tell whether a tensor of a state has the shape of its parameter, or its shards and a number
+    for each row."""
     return tensor.shape == parameter.shape or (
         isinstance(parameter, DTensor)
         and _is_column_of(tensor.shape, parameter)
@@ -117,7 +131,9 @@ def _is_column_of(shape: torch.Size, parameter: Tensor) -> bool:
     return parameter.ndim == 2 and shape == (len(parameter), 1)
 
 
-def _writable(group: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Any]]:
+def _writable(
+    group: dict[str, Any], prefix: str, tensors: dict[str, Tensor]
+) -> Iterator[tuple[str, Any]]:
     for key, value in group.items():
         value_tensors: dict[str, Tensor] = {}
         try:
@@ -165,14 +181,18 @@ def import_state(
     state: dict[int, dict[str, Any]] = {}
     for index, parameter in enumerate(parameters):
         start = f"{prefix}/{names[parameter]}/"
-        values = {name.removeprefix(start): tensors[name] for name in whole if name.startswith(start)}
+        values = {
+            name.removeprefix(start): tensors[name] for name in whole if name.startswith(start)
+        }
         for name in (name for name in numbers if name.startswith(start)):
             values[name.removeprefix(start)] = _decode(numbers[name], tensors, parameter.device)
         if values:
             state[index] = values
     groups = optimizer.state_dict()["param_groups"]
     for group, saved in zip(groups, rest["groups"], strict=True):
-        group |= {key: _decode(value, tensors, parameters[0].device) for key, value in saved.items()}
+        group |= {
+            key: _decode(value, tensors, parameters[0].device) for key, value in saved.items()
+        }
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     for index, values in state.items():
         loaded = optimizer.state[parameters[index]]
@@ -181,7 +201,8 @@ def import_state(
 
 
 def _as_saved(saved: Any, loaded: Any) -> Any:
-    """Undo the dtype casts of ``load_state_dict``, but keep the device to which it moved the tensors."""
+    """Undo the dtype casts of ``load_state_dict``, but keep the device to which it moved the
+    tensors."""
     if isinstance(saved, Tensor):
         return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
     if isinstance(saved, list | tuple):

@@ -11,21 +11,24 @@ _SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
 
 
 class WindowOrder:
-    """The starts of the windows of each step, a pure function of ``n_tokens``, ``training``, ``seed`` and the step.
+    """The starts of the windows of each step, a pure function of ``n_tokens``, ``training``,
+    ``seed`` and the step.
 
-    A window is ``seq_len`` inputs and their targets, one token further. Two caches make consecutive steps cheap and
-    change no number: one permutation of ``shuffled`` (8 bytes per window) and the generators of ``per_rank``.
+    A window is ``seq_len`` inputs and their targets, one token further. Two caches make consecutive
+    steps cheap and change no number: one permutation of ``shuffled`` (8 bytes per window) and the
+    generators of ``per_rank``.
 
     - ``with_replacement``: :func:`~coupled_adam_bench.data.bins.sample_offsets`.
-    - ``shuffled``: window i starts at i seq_len. Position p of step t is number g = t batch_sequences + p of the run,
-      which is number g mod n_windows of the permutation of epoch g div n_windows, drawn from (seed, epoch).
-      The tokens after the last whole window are not read.
+    - ``shuffled``: window i starts at i seq_len. Position p of step t is number g = t
+      batch_sequences + p of the run, which is number g mod n_windows of the permutation of epoch g
+      div n_windows, drawn from (seed, epoch). The tokens after the last whole window are not read.
     - ``sequential``: as ``shuffled`` with the permutation that changes nothing.
-    - ``per_rank`` [C]: positions r k to (r + 1) k of a step, k = batch_sequences / data_ranks, are the next k draws of
-      a generator with the seed ``seed + r``. With 4 ranks, seeds 1 and 2 thus share three streams, which are three
-      quarters of the windows of each step; seeds 1 and 3 share half. The authors' exact offsets differ: their
-      generators also initialised the model, and rank 0's also drew the evaluation's batches. There, seeds 1 and 2
-      should share half of the windows, and 1 and 3 a quarter (derived, not measured).
+    - ``per_rank`` [C]: positions r k to (r + 1) k of a step, k = batch_sequences / data_ranks, are
+      the next k draws of a generator with the seed ``seed + r``. With 4 ranks, seeds 1 and 2 thus
+      share three streams, which are three quarters of the windows of each step; seeds 1 and 3 share
+      half. The authors' exact offsets differ: their generators also initialised the model, and rank
+      0's also drew the evaluation's batches. There, seeds 1 and 2 should share half of the windows,
+      and 1 and 3 a quarter (derived, not measured).
 
     Raises ``ValueError`` if there are fewer tokens than one window has.
     """
@@ -48,20 +51,28 @@ class WindowOrder:
                 return self._shuffled(step)
             case "sequential":
                 batch = self._training.batch_sequences
-                return np.arange(step * batch, (step + 1) * batch) % self._n_windows * self._training.seq_len
+                return (
+                    np.arange(step * batch, (step + 1) * batch)
+                    % self._n_windows
+                    * self._training.seq_len
+                )
             case "per_rank":
                 return self._per_rank(step)
 
     def _shuffled(self, step: int) -> npt.NDArray[np.int64]:
         batch = self._training.batch_sequences
         epochs, indices = np.divmod(np.arange(step * batch, (step + 1) * batch), self._n_windows)
-        windows = [self._permutation(epoch)[indices[epochs == epoch]] for epoch in range(epochs[0], epochs[-1] + 1)]
+        windows = [
+            self._permutation(epoch)[indices[epochs == epoch]]
+            for epoch in range(epochs[0], epochs[-1] + 1)
+        ]
         return np.concatenate(windows) * self._training.seq_len
 
     def _permutation(self, epoch: int) -> npt.NDArray[np.int64]:
         if self._epoch is None or self._epoch[0] != epoch:
-            # Keys are random high bits and the window in the low bits. Generator.permutation may change with NumPy's
-            # version, and argsort takes three times as long. With 9 million windows the key keeps 40 random bits.
+            # Keys are random high bits and the window in the low bits. Generator.permutation may
+            # change with NumPy's version, and argsort takes three times as long. With 9 million
+            # windows the key keeps 40 random bits.
             bits = self._n_windows.bit_length()
             keys = philox(self._seed, epoch).random_raw(self._n_windows) >> bits << bits
             keys |= np.arange(self._n_windows, dtype=np.uint64)
@@ -73,12 +84,16 @@ class WindowOrder:
         ranks = self._training.data_ranks
         count = self._training.batch_sequences // ranks
         if not self._streams or step < self._streams_step:
-            self._streams = [torch.Generator().manual_seed(self._seed + rank) for rank in range(ranks)]
+            self._streams = [
+                torch.Generator().manual_seed(self._seed + rank) for rank in range(ranks)
+            ]
             self._streams_step = 0
         for stream in self._streams:
             skipped = (step - self._streams_step) * count
             for first in range(0, skipped, _SKIP):
                 torch.randint(self._n_starts, (min(_SKIP, skipped - first),), generator=stream)
         self._streams_step = step + 1
-        draws = [torch.randint(self._n_starts, (count,), generator=stream) for stream in self._streams]
+        draws = [
+            torch.randint(self._n_starts, (count,), generator=stream) for stream in self._streams
+        ]
         return torch.cat(draws).numpy()

@@ -5,7 +5,9 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-RESUME_ME = 75  # EX_TEMPFAIL of sysexits.h: stopped on request with a checkpoint; another start resumes
+RESUME_ME = (
+    75  # EX_TEMPFAIL of sysexits.h: stopped on request with a checkpoint; another start resumes
+)
 
 _collecting: list[list[int]] = []
 """The signals that :func:`stop_requests` has received, while it is entered."""
@@ -13,9 +15,11 @@ _collecting: list[list[int]] = []
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """Collect SIGTERM and SIGHUP instead of dying; a cluster sends SIGTERM as a warning before the time limit.
+    """Collect SIGTERM and SIGHUP instead of dying; a cluster sends SIGTERM as a warning before the
+    time limit.
 
-    Entered again, by a cell within its job, this yields the same list, so that a request reaches both at any moment.
+    Entered again, by a cell within its job, this yields the same list, so that a request reaches
+    both at any moment.
     """
     if _collecting:
         yield _collecting[0]

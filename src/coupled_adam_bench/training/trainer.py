@@ -35,7 +35,13 @@ from coupled_adam_bench.training.checkpoint import (
     step_of,
 )
 from coupled_adam_bench.training.distributed import WorkerGroup, accumulating, whole
-from coupled_adam_bench.training.memory import CPU_PROCESS_BYTES, GPU_SHARE, most_sequences, pieces, train_mem_mb
+from coupled_adam_bench.training.memory import (
+    CPU_PROCESS_BYTES,
+    GPU_SHARE,
+    most_sequences,
+    pieces,
+    train_mem_mb,
+)
 from coupled_adam_bench.training.monitor import SpikeMonitor
 from coupled_adam_bench.training.optimizer_state import allocate_state, export_state, import_state
 
@@ -54,7 +60,8 @@ class State:
     seconds: float = 0.0
     """Time in the training loop, summed over all sessions of a resumed run."""
     joules: float | None = 0.0
-    """Energy of all GPUs in the training loop, summed likewise; None if a part of it is not known."""
+    """Energy of all GPUs in the training loop, summed likewise; None if a part of it is not
+    known."""
     spikes: SpikeMonitor = field(default_factory=SpikeMonitor)
     trunk_steps: int = 0
     """Number of the steps that the cell's trunk did."""
@@ -80,28 +87,45 @@ def _set_up(device: torch.device, execution: Execution) -> None:
 class Trainer:
     """One cell in training, in this process of a group."""
 
-    def __init__(self, cell: Cell, execution: Execution, data_dir: Path, run_dir: Path, group: WorkerGroup) -> None:
+    def __init__(
+        self, cell: Cell, execution: Execution, data_dir: Path, run_dir: Path, group: WorkerGroup
+    ) -> None:
         self.cell, self.execution, self.run_dir, self.data_dir = cell, execution, run_dir, data_dir
         self.group, self.device = group, group.device
         group.run_on_all(lambda: _set_up(self.device, execution))
         self.meta: Meta = group.run_on_all(lambda: load_meta(data_dir))
         training = cell.training
         self.batches = group.run_on_all(
-            lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.seed, group)
+            lambda: Batches(
+                open_tokens(data_dir, "train", verify=group.is_first), training, cell.seed, group
+            )
         )
-        counts = None if cell.model.n_contexts is None else np.load(verified_file(data_dir, UNIGRAM))
+        counts = (
+            None if cell.model.n_contexts is None else np.load(verified_file(data_dir, UNIGRAM))
+        )
         soft_cap = cell.optimizer.head.soft_cap
         with self.device:  # the initial values are drawn on the CPU, whatever the device
-            self.model = build_model(cell.model, cell.vocab_size, training.seq_len, soft_cap, counts)
-        self.model.init_weights(cell.seed, training.init_std if training.init == "normal" else training.init)
+            self.model = build_model(
+                cell.model, cell.vocab_size, training.seq_len, soft_cap, counts
+            )
+        self.model.init_weights(
+            cell.seed, training.init_std if training.init == "normal" else training.init
+        )
         if execution.compile:
-            torch.compiler.reset()  # drop other cells' compiled kernels; dynamo caches only a few per function
+            # drop other cells' compiled kernels; dynamo caches only a few per function
+            torch.compiler.reset()
             self.model.compile_parts(execution.deterministic)
         self.module = group.parallelize(self.model, list(self.model.blocks), execution.parallel)
         self.optimizers: Optimizers = build_optimizers(
-            self.model, self.model.embedding_parameters(), cell.optimizer, training, cell.model.learning_rate
+            self.model,
+            self.model.embedding_parameters(),
+            cell.optimizer,
+            training,
+            cell.model.learning_rate,
         )
-        self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
+        self.names: dict[Tensor, str] = {
+            parameter: name for name, parameter in self.model.named_parameters()
+        }
         self.state = State()
         self.history = History(RunFiles(run_dir).history)
         self.checkpoints = self._checkpoints(run_dir, cell.id)
@@ -120,28 +144,42 @@ class Trainer:
         sequences, setting = self._own_sequences, self.execution.micro_batch_sequences
         if setting != "auto":
             return min(setting or sequences, sequences)
-        return pieces(sequences, self.group.smallest(most_sequences(self.cell, self.execution, self._room())))
+        return pieces(
+            sequences, self.group.smallest(most_sequences(self.cell, self.execution, self._room()))
+        )
 
     def _room(self) -> float:
-        """Return the bytes that this process may fill: of a GPU, a share of what other processes have left free."""
+        """Return the bytes that this process may fill: of a GPU, a share of what other processes
+        have left free."""
         if self.device.type == "cuda":
             free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
             return GPU_SHARE * free
-        return 1e6 * train_mem_mb(self.cell, self.execution) / self.execution.processes - CPU_PROCESS_BYTES
+        return (
+            1e6 * train_mem_mb(self.cell, self.execution) / self.execution.processes
+            - CPU_PROCESS_BYTES
+        )
 
-    def _losses(self, inputs_BT: Tensor, targets_BT: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
-        """Return, divided by ``n_tokens``, a micro-batch's sums of what is minimized and of the cross-entropy."""
+    def _losses(
+        self, inputs_BT: Tensor, targets_BT: Tensor, n_tokens: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return, divided by ``n_tokens``, a micro-batch's sums of what is minimized and of the
+        cross-entropy."""
         z_loss = self.cell.optimizer.head.z_loss
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cell.training.precision == "bf16"):
-            objective, cross_entropy = self.module(inputs_BT, targets_BT, reduction="objective", z_loss=z_loss)
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.cell.training.precision == "bf16"
+        ):
+            objective, cross_entropy = self.module(
+                inputs_BT, targets_BT, reduction="objective", z_loss=z_loss
+            )
         return objective / n_tokens, cross_entropy / n_tokens
 
     def train_step(self, step: int) -> tuple[Tensor, Tensor]:
-        """Do step ``step`` (from 0) and return this process's mean cross-entropy and the gradient norm before clipping.
+        """Do step ``step`` (from 0) and return this process's mean cross-entropy and the gradient
+        norm before clipping.
 
-        The loss of the global batch is the mean over the processes; the gradient is already global in every process.
-        Raises :class:`MicroBatchError` if memory does not suffice and smaller micro-batches may help. The step may be
-        done in part.
+        The loss of the global batch is the mean over the processes; the gradient is already global
+        in every process. Raises :class:`MicroBatchError` if memory does not suffice and smaller
+        micro-batches may help. The step may be done in part.
         """
         try:
             return self._train_step(step)
@@ -156,13 +194,17 @@ class Trainer:
     def _train_step(self, step: int) -> tuple[Tensor, Tensor]:
         training = self.cell.training
         inputs_BT, targets_BT = self.batches.get(step)
-        self.optimizers.set_lr(learning_rate_factor(step, self.cell.steps, training, self.cell.model.learning_rate))
+        self.optimizers.set_lr(
+            learning_rate_factor(step, self.cell.steps, training, self.cell.model.learning_rate)
+        )
         loss = torch.zeros((), device=self.device)
         micro = self.micro_batch_sequences
         for start in range(0, len(inputs_BT), micro):
             rows = slice(start, start + micro)
             with accumulating(self.module, last=start + micro >= len(inputs_BT)):
-                objective, cross_entropy = self._losses(inputs_BT[rows], targets_BT[rows], targets_BT.numel())
+                objective, cross_entropy = self._losses(
+                    inputs_BT[rows], targets_BT[rows], targets_BT.numel()
+                )
                 objective.backward()  # type: ignore[no-untyped-call]
             loss += cross_entropy.detach()
         self.optimizers.add_mu_loss_gradient()
@@ -183,7 +225,8 @@ class Trainer:
         self.checkpoints.close()
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a checkpoint holds of model and optimizers: tensors by name, and the rest as JSON values."""
+        """Return what a checkpoint holds of model and optimizers: tensors by name, and the rest as
+        JSON values."""
         tensors = {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
         rest = {}
         for name, optimizer in self.optimizers.by_name().items():
@@ -192,10 +235,13 @@ class Trainer:
         return tensors, rest
 
     def save(self, kept: bool = False) -> None:
-        """Begin to write a checkpoint of the current step; one that is ``kept`` is never deleted."""
+        """Begin to write a checkpoint of the current step; one that is ``kept`` is never
+        deleted."""
         tensors, rest = self.tensors()
         state = {
-            "interval_losses": list(self.state.interval_losses),  # a copy, since it is written while training continues
+            "interval_losses": list(
+                self.state.interval_losses
+            ),  # a copy, since it is written while training continues
             "seconds": self.state.seconds,
             "joules": self.state.joules,
             "spikes": self.state.spikes.to_json(),
@@ -207,12 +253,17 @@ class Trainer:
     def resume(self, results: Path | None = None) -> None:
         """Load the newest whole checkpoint, if there is one, and restore the history up to it.
 
-        It may be a checkpoint of the cell's trunk below the folder ``results``; its history then begins the cell's.
+        It may be a checkpoint of the cell's trunk below the folder ``results``; its history then
+        begins the cell's.
         """
         self.checkpoints.clean()
         newest, source = self.checkpoints.newest(), self.run_dir
         trunk = stable_prefix(self.cell)
-        if results is not None and trunk is not None and (newest is None or step_of(newest) < trunk.steps):
+        if (
+            results is not None
+            and trunk is not None
+            and (newest is None or step_of(newest) < trunk.steps)
+        ):
             folder = trunk_dir(trunk.id, results)
             branch = self._checkpoints(folder, trunk.id).newest(trunk.steps)
             if branch is not None and (newest is None or step_of(newest) < step_of(branch)):
@@ -222,7 +273,11 @@ class Trainer:
         if source != self.run_dir:
             self.state.trunk_steps = self.state.step
         if self.group.is_first:
-            self.history.restore([] if newest is None else split_lines((newest / HISTORY).read_text(encoding="utf-8")))
+            self.history.restore(
+                []
+                if newest is None
+                else split_lines((newest / HISTORY).read_text(encoding="utf-8"))
+            )
 
     def load(self, path: Path) -> None:
         """Load the checkpoint ``path``."""
@@ -238,6 +293,8 @@ class Trainer:
         state = read_json(path / CHECKPOINT_STATE)
         for name, optimizer in optimizers.items():
             import_state(optimizer, self.names, name, tensors, state["optimizers"][name])
-        self.state = State(state["step"], state["interval_losses"], state["seconds"], state["joules"])
+        self.state = State(
+            state["step"], state["interval_losses"], state["seconds"], state["joules"]
+        )
         self.state.trunk_steps = state["trunk_steps"]
         self.state.spikes.restore(state["spikes"])

@@ -1,4 +1,5 @@
-"""A trial of custom optimizers on two small matrices: each must step, and resume with the same bits."""
+"""A trial of custom optimizers on two small matrices: each must step, and resume with the same
+bits."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ _STEPS = 20  # steps before and after the stop; some optimizers change nothing i
 
 
 def try_optimizers(study: Study) -> None:
-    """Try all custom optimizers of a study; raise a ``ValueError`` that lists the problems by field."""
+    """Try all custom optimizers of a study; raise a ``ValueError`` that lists the problems by
+    field."""
     check_optimizers(study)
     problems = []
     for field, optimizer in custom_optimizers(study):
@@ -29,14 +31,17 @@ def try_optimizers(study: Study) -> None:
 
 
 def try_optimizer(optimizer: CustomSettings, training: Training, peak_lr: float) -> None:
-    """Let an optimizer do some steps, once without a stop and once with its state saved and loaded halfway.
+    """Let an optimizer do some steps, once without a stop and once with its state saved and loaded
+    halfway.
 
-    Raises ``ValueError`` if the optimizer cannot be built, needs more than gradients, changes no weight, makes weights
-    that are not finite, has a state that cannot be saved, or does not end with the same bits both times.
+    Raises ``ValueError`` if the optimizer cannot be built, needs more than gradients, changes no
+    weight, makes weights that are not finite, has a state that cannot be saved, or does not end
+    with the same bits both times.
     """
     generator = torch.Generator().manual_seed(0)
     start, *grads = (
-        [torch.randn(shape, generator=generator) for shape in _SHAPES.values()] for _ in range(1 + 2 * _STEPS)
+        [torch.randn(shape, generator=generator) for shape in _SHAPES.values()]
+        for _ in range(1 + 2 * _STEPS)
     )
     weights, undisturbed = _begin(start, optimizer, training, peak_lr)
     _step(optimizer, undisturbed, weights, grads[:_STEPS])
@@ -44,20 +49,27 @@ def try_optimizer(optimizer: CustomSettings, training: Training, peak_lr: float)
         raise ValueError(f"path: {optimizer.path} leaves weights as they are in {_STEPS} steps")
     resumed_weights, resumed = _begin(weights, optimizer, training, peak_lr)
     try:
-        tensors, rest = export_state(undisturbed, dict(zip(weights, _SHAPES, strict=True)), "embedding")
-        copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+        tensors, rest = export_state(
+            undisturbed, dict(zip(weights, _SHAPES, strict=True)), "embedding"
+        )
+        copies = {
+            name: tensor.clone(memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        }
         names = dict(zip(resumed_weights, _SHAPES, strict=True))
         import_state(resumed, names, "embedding", copies, json.loads(json.dumps(rest)))
     except Exception as error:  # the class's own load_state_dict may raise anything
         raise ValueError(
-            f"path: the state of {optimizer.path} cannot be saved and loaded ({type(error).__name__}: {error})"
+            f"path: the state of {optimizer.path} cannot be saved and loaded"
+            f" ({type(error).__name__}: {error})"
         ) from error
     for one, its_weights in ((undisturbed, weights), (resumed, resumed_weights)):
         _step(optimizer, one, its_weights, grads[_STEPS:])
     if not all(torch.equal(*pair) for pair in zip(weights, resumed_weights, strict=True)):
         raise ValueError(
-            f"path: {optimizer.path}, stopped, saved and loaded, does not go on with the same bits: it keeps more than "
-            "its state_dict() says, or draws random numbers; jobs that are stopped would give other results"
+            f"path: {optimizer.path}, stopped, saved and loaded, does not go on with the same bits:"
+            " it keeps more than its state_dict() says, or draws random numbers; jobs that are"
+            " stopped would give other results"
         )
 
 
@@ -81,8 +93,12 @@ def _step(
             built.step()
         except Exception as error:  # the class's own step may raise anything
             raise ValueError(
-                f"path: {optimizer.path}: step() fails ({type(error).__name__}: {error}); optimizers that need a "
-                "closure, second derivatives or other than dense gradients are not supported"
+                f"path: {optimizer.path}: step() fails ({type(error).__name__}: {error});"
+                " optimizers that need a closure, second derivatives or other than dense gradients"
+                " are not supported"
             ) from error
     if not all(weight.isfinite().all() for weight in weights):
-        raise ValueError(f"lr_factor: {optimizer.lr_factor:g} makes weights that are not finite in {_STEPS} steps")
+        raise ValueError(
+            f"lr_factor: {optimizer.lr_factor:g} makes weights that are not finite in {_STEPS}"
+            " steps"
+        )

@@ -21,13 +21,18 @@ snakemake_cli = pytest.importorskip("snakemake.cli")
     [
         (
             "plan --cores 1 --config protocol=official --config study=mine title=b",
-            "--config: given 2 times, of which Snakemake takes the last alone, without protocol=official; "
-            "type it once: --config protocol=official study=mine title=b",
+            (
+                "--config: given 2 times, of which Snakemake takes the last alone, without"
+                " protocol=official; type it once: --config protocol=official study=mine title=b"
+            ),
         ),
         ("-C aa=1 --cores 1 -C bb=2 -C cc=3", "--config: given 3 times, .* without aa=1 bb=2; "),
         (
             "--configfile a.yaml --configfiles b.yaml",
-            "--configfile: given 2 times, .* without a.yaml; type it once: --configfile a.yaml b.yaml",
+            (
+                "--configfile: given 2 times, .* without a.yaml; type it once: --configfile a.yaml"
+                " b.yaml"
+            ),
         ),
         ("--configfile=a.yaml -n --configfile=b.yaml", "--configfile: given 2 times"),
         ("--set-threads train=2 --set-threads choose=2", "--set-threads: given 2 times"),
@@ -75,6 +80,10 @@ def test_our_own_options_keep_every_list() -> None:
         if option.option_strings and option.nargs in ("+", "*")
     ]
     assert len(lists) > 10
-    assert [(prog, option.dest) for prog, option in lists if option.default is not None and option.default] == []
+    assert [
+        (prog, option.dest)
+        for prog, option in lists
+        if option.default is not None and option.default
+    ] == []
     for _, option in lists:
         assert isinstance(option, argparse._ExtendAction), option.option_strings

@@ -17,7 +17,10 @@ from coupled_adam_bench.machine.visible_gpus import VISIBLE, named_gpus, visible
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine whose nvidia-smi lists three GPUs; return the folder of the leases."""
     smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\nfor i in 0 1 2; do echo \"GPU $i: NVIDIA H100 (UUID: GPU-$i)\"; echo '  MIG'; done\n")
+    smi.write_text(
+        "#!/bin/sh\nfor i in 0 1 2; do echo \"GPU $i: NVIDIA H100 (UUID: GPU-$i)\"; echo '  MIG';"
+        " done\n"
+    )
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv(VISIBLE, raising=False)
@@ -37,7 +40,9 @@ def test_jobs_get_different_gpus(machine, monkeypatch):
             monkeypatch.setenv(VISIBLE, "as the job leaves it")
             first.close()
 
-        monkeypatch.setattr(gpu_leases, "time", SimpleNamespace(sleep=sleep))  # other threads may sleep
+        monkeypatch.setattr(
+            gpu_leases, "time", SimpleNamespace(sleep=sleep)
+        )  # other threads may sleep
         with leased_gpus(1, machine):
             assert os.environ[VISIBLE] == "0"
         assert waits == [1.0]
@@ -105,18 +110,23 @@ def test_a_list_of_gpus_is_read_as_cuda_reads_it(value, expected, monkeypatch):
     "a GPU that is named twice is refused, since CUDA takes none then; parts are leased like GPUs",
 )
 @pytest.mark.parametrize(
-    ("visible", "count", "expected"), [("0,0", 2, "0,0"), (f"MIG-{UUID}/1/2,MIG-{UUID}/1/3", 1, f"MIG-{UUID}/1/2")]
+    ("visible", "count", "expected"),
+    [("0,0", 2, "0,0"), (f"MIG-{UUID}/1/2,MIG-{UUID}/1/3", 1, f"MIG-{UUID}/1/2")],
 )
 def test_no_name_of_a_gpu_lets_a_job_wait_or_crash(visible, count, expected, machine, monkeypatch):
     monkeypatch.setenv(VISIBLE, visible)
-    monkeypatch.setattr(gpu_leases, "time", SimpleNamespace(sleep=lambda _: pytest.fail("it waits for itself")))
+    monkeypatch.setattr(
+        gpu_leases, "time", SimpleNamespace(sleep=lambda _: pytest.fail("it waits for itself"))
+    )
     with leased_gpus(count, machine):
         assert os.environ[VISIBLE] == expected
 
 
 def test_more_gpus_than_there_are(machine):
     with (
-        pytest.raises(ValueError, match=r"execution\.gpus: 8, but this machine shows 3 \(0, 1, 2\)"),
+        pytest.raises(
+            ValueError, match=r"execution\.gpus: 8, but this machine shows 3 \(0, 1, 2\)"
+        ),
         leased_gpus(8, machine),
     ):
         pass

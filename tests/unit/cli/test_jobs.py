@@ -1,4 +1,5 @@
-"""What the rules ask of the jobs of a study, and what a start refuses; the workflow's own tests run them for real."""
+"""What the rules ask of the jobs of a study, and what a start refuses; the workflow's own tests run
+them for real."""
 
 import subprocess
 import sys
@@ -34,7 +35,9 @@ def run_killed(jobs, wildcards, tmp_path, ends: list[str]) -> None:
     (jobs.study_dir / "logs").mkdir(parents=True, exist_ok=True)
     values = " ".join(vars(wildcards).values())
     for end in ends:
-        command = jobs.watched(f"bash -c {end!r}", None).format(rule="rule", wildcards=values, log=Quoted("log"))
+        command = jobs.watched(f"bash -c {end!r}", None).format(
+            rule="rule", wildcards=values, log=Quoted("log")
+        )
         subprocess.run(["bash", "-euc", command], check=False, cwd=tmp_path)
 
 
@@ -52,7 +55,10 @@ class Quoted(str):
     ("ends", "growth"),
     [
         (["kill -9 $$"], 1),
-        (["kill -9 $PPID"], 1),  # the script with all that it runs, as SLURM does where there are no cgroups
+        (
+            ["kill -9 $PPID"],
+            1,
+        ),  # the script with all that it runs, as SLURM does where there are no cgroups
         (["kill -9 $$"] * 2, 2),
         (["kill -9 $$"] * 5, 2),
         (["kill $PPID; kill $$"], 0),
@@ -69,14 +75,21 @@ def test_memory_grows_where_a_job_was_killed_without_a_word(ends, growth, jobs, 
     first = memory(wildcards, 1, "rule")
     assert memory(wildcards, len(ends) + 1, "rule") == (1 + growth) * first
     training = jobs.memory("theory")
-    assert training(wildcards, len(ends) + 1, "rule") == round(1.5**growth * training(wildcards, 1, "rule"))
+    assert training(wildcards, len(ends) + 1, "rule") == round(
+        1.5**growth * training(wildcards, 1, "rule")
+    )
     assert memory(wildcards, len(ends) + 1, "another_rule") == first
 
 
 def test_no_job_asks_for_more_time_than_its_partition_gives(jobs):
     wildcards = Wildcards(batch=next(iter(jobs.evaluation)))
     minutes = jobs.minutes("evaluate")
-    assert [minutes(wildcards, attempt, "test_loss") for attempt in (1, 2, 3, 9)] == [240, 480, 720, 720]
+    assert [minutes(wildcards, attempt, "test_loss") for attempt in (1, 2, 3, 9)] == [
+        240,
+        480,
+        720,
+        720,
+    ]
     jobs.most_minutes["test_loss"] = 300
     assert [minutes(wildcards, attempt, "test_loss") for attempt in (1, 2, 9)] == [240, 300, 300]
     assert minutes(wildcards, 2, "embeddings") == 480
@@ -100,9 +113,14 @@ def test_the_plan_shows_what_each_rule_asks_for(jobs, tiny_plan):
 
 @pytest.mark.parametrize(
     ("planned", "missing", "message"),
-    [({"test_loss"}, {"evaluate": "no word lists"}, "no word lists"), ({"track"}, {}, "MLFLOW_TRACKING_URI")],
+    [
+        ({"test_loss"}, {"evaluate": "no word lists"}, "no word lists"),
+        ({"track"}, {}, "MLFLOW_TRACKING_URI"),
+    ],
 )
-def test_what_planned_jobs_would_find_wrong_is_said_first(jobs, planned, missing, message, monkeypatch):
+def test_what_planned_jobs_would_find_wrong_is_said_first(
+    jobs, planned, missing, message, monkeypatch
+):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere")
     start.check_start(jobs, {"train_cells"}, True, missing)
     with pytest.raises(ValueError, match=message):
@@ -117,7 +135,9 @@ def test_a_cluster_starts_no_python_in_a_folder_with_a_space(jobs, monkeypatch):
 
 
 def test_a_switch_is_true_or_false():
-    assert [switch(config, "partial") for config in ({}, {"partial": "True"}, {"partial": False})] == [
+    assert [
+        switch(config, "partial") for config in ({}, {"partial": "True"}, {"partial": False})
+    ] == [
         False,
         True,
         False,

@@ -38,7 +38,9 @@ def handler(monkeypatch, stream, **options):
     settings = MockOutputSettings()
     for name, value in {"printshellcmds": False, "nocolor": True, **options}.items():
         setattr(settings, name, value)
-    monkeypatch.setattr(plugin, "Thread", lambda **_: type("NoThread", (), {"start": lambda self: None})())
+    monkeypatch.setattr(
+        plugin, "Thread", lambda **_: type("NoThread", (), {"start": lambda self: None})()
+    )
     return plugin.LogHandler(settings, None)
 
 
@@ -49,12 +51,20 @@ def send(to, event, message="", level=logging.INFO, **facts):
 
 
 def begin(to, n_jobs=2):
-    workflow = Workflow("s", 1, 1, n_jobs, 0, Path("results/s/logs"), "all.log", lambda rule, wildcards: [])
+    workflow = Workflow(
+        "s", 1, 1, n_jobs, 0, Path("results/s/logs"), "all.log", lambda rule, wildcards: []
+    )
     send(to, None, "s: 2 jobs", **{plugin.WORKFLOW: workflow})
 
 
 def info(to, job, rule="embeddings", log=("a.log",), shellcmd="python"):
-    facts = {"jobid": job, "rule_name": rule, "wildcards": {"batch": "b"}, "log": list(log), "shellcmd": shellcmd}
+    facts = {
+        "jobid": job,
+        "rule_name": rule,
+        "wildcards": {"batch": "b"},
+        "log": list(log),
+        "shellcmd": shellcmd,
+    }
     send(to, LogEvent.JOB_INFO, "a block", **facts)
 
 
@@ -114,19 +124,26 @@ def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):
     "A target stands behind `--configfile`, which Snakemake takes for a second study.",
     "One sentence says so, and what to type.",
 )
-@pytest.mark.parametrize(("words", "is_taken"), [("tables --configfile A", 1), ("--cores 1 --configfile A tables", 0)])
+@pytest.mark.parametrize(
+    ("words", "is_taken"), [("tables --configfile A", 1), ("--cores 1 --configfile A tables", 0)]
+)
 def test_targets_stand_before_the_study(words, is_taken, monkeypatch, tmp_path):
     from snakemake.exceptions import CliException
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "A").touch()
     monkeypatch.setattr("sys.argv", ["snakemake", *words.split()])
-    with contextlib.nullcontext() if is_taken else pytest.raises(CliException, match=r"tables: no such file.*first"):
+    with (
+        contextlib.nullcontext()
+        if is_taken
+        else pytest.raises(CliException, match=r"tables: no such file.*first")
+    ):
         handler(monkeypatch, io.StringIO())
 
 
 @pytest.mark.parametrize(
-    "options", [{"printshellcmds": True}, {"dryrun": True}, {"verbose": True}, {"quiet": {"progress"}}]
+    "options",
+    [{"printshellcmds": True}, {"dryrun": True}, {"verbose": True}, {"quiet": {"progress"}}],
 )
 def test_everything_is_printed_where_that_is_asked_for(options, monkeypatch):
     stream = io.StringIO()

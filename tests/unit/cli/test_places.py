@@ -1,4 +1,5 @@
-"""What stands where a file or a folder of a study belongs, and is none, is named before anything is read."""
+"""What stands where a file or a folder of a study belongs, and is none, is named before anything is
+read."""
 
 import os
 import socket
@@ -33,31 +34,58 @@ FOLDERS = {
 
 
 @pytest.fixture
-def places(tiny_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Path]]:
+def places(
+    tiny_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, list[Path]]:
     """The places of files and of folders of a study."""
     monkeypatch.chdir(tmp_path)
     study, run = paths.study_dir(tiny_plan.name), paths.run_dir(next(iter(tiny_plan.cells)))
     data = paths.data_dir(tiny_plan.data_ids[0])
     files = [
-        study / "plan.json", study / "results.csv", study / "report.done", study / ".lock",
-        study / "training" / "batch-000.done", study / "evaluation" / "batch-000.test_loss.done",
-        study / "report" / "index.html", study / "tables" / "table1.tex", study / "logs" / "report.log",
-        run / "run.json", run / "history.jsonl", run / ".lock", run / "model" / "config.json",
-        run / "model" / "model.safetensors", run / "evaluations" / "test_loss-0123456789.json",
-        run / "checkpoints" / "step-00000008" / "state.json", data / "train.bin", data / "meta.json",
-        paths.MLFLOW_DB, paths.RESULTS / ".mlflow.lock", paths.GPU_LEASES / "0.lock",
-    ]  # fmt: skip
+        study / "plan.json",
+        study / "results.csv",
+        study / "report.done",
+        study / ".lock",
+        study / "training" / "batch-000.done",
+        study / "evaluation" / "batch-000.test_loss.done",
+        study / "report" / "index.html",
+        study / "tables" / "table1.tex",
+        study / "logs" / "report.log",
+        run / "run.json",
+        run / "history.jsonl",
+        run / ".lock",
+        run / "model" / "config.json",
+        run / "model" / "model.safetensors",
+        run / "evaluations" / "test_loss-0123456789.json",
+        run / "checkpoints" / "step-00000008" / "state.json",
+        data / "train.bin",
+        data / "meta.json",
+        paths.MLFLOW_DB,
+        paths.RESULTS / ".mlflow.lock",
+        paths.GPU_LEASES / "0.lock",
+    ]
     folders = [
-        study, study / "tables", study / "report", study / "logs", study / "training", run, run / "model",
-        run / "checkpoints", run / "evaluations", data, data / "tokenizer", paths.RUNS, paths.GPU_LEASES,
-    ]  # fmt: skip
+        study,
+        study / "tables",
+        study / "report",
+        study / "logs",
+        study / "training",
+        run,
+        run / "model",
+        run / "checkpoints",
+        run / "evaluations",
+        data,
+        data / "tokenizer",
+        paths.RUNS,
+        paths.GPU_LEASES,
+    ]
     return {"files": files, "folders": folders}
 
 
 @pytest.mark.fault(
     "results",
-    "A folder, a link to nothing, a pipe or a socket stands where a file of a study belongs, or a file where a folder "
-    "does.",
+    "A folder, a link to nothing, a pipe or a socket stands where a file of a study belongs, or a"
+    " file where a folder does.",
     "The start names it, without opening it, and ends before the first job.",
 )
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,9 +95,10 @@ def test_what_is_no_file(places: dict[str, list[Path]], tiny_plan: Plan, kind: s
         KINDS[kind](path)
         with pytest.raises(ValueError) as raised:
             check_places(tiny_plan)
-        assert str(raised.value) == (
-            f"something else stands where a file or a folder of this study belongs: {path} ({kind}); move or remove "
-            "it, and start again"
+        assert (
+            str(raised.value)
+            == f"something else stands where a file or a folder of this study belongs: {path}"
+            f" ({kind}); move or remove it, and start again"
         )
         path.rmdir() if kind == "a folder" else path.unlink()
     check_places(tiny_plan)

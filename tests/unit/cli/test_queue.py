@@ -12,13 +12,16 @@ from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.cli.queue import describe_stuck, fit_partitions, queued_jobs, stuck
 
 
-def queued(state: str, reason: str, comment: str = "rule_prepare_wildcards_text-1", number: int = 12) -> str:
+def queued(
+    state: str, reason: str, comment: str = "rule_prepare_wildcards_text-1", number: int = 12
+) -> str:
     return f"{number}|{state}|{reason}|1-00:00:00|short|{Path.cwd()}|{comment}"
 
 
 @pytest.fixture
 def squeue(monkeypatch):
-    """Return the lines that ``squeue`` is going to print, at one look after the other; the last stay."""
+    """Return the lines that ``squeue`` is going to print, at one look after the other; the last
+    stay."""
     looks: list[list[str]] = []
 
     def ask(*_: str) -> str:
@@ -31,13 +34,25 @@ def squeue(monkeypatch):
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        ("PartitionTimeLimit", ["asks for 1440 minutes", "partition short", "--set-resources prepare:runtime=MINUTES"]),
-        ("PartitionConfig", ["prepare:mem_mb=MB", "--set-threads prepare=N", "prepare:slurm_partition=NAME"]),
+        (
+            "PartitionTimeLimit",
+            ["asks for 1440 minutes", "partition short", "--set-resources prepare:runtime=MINUTES"],
+        ),
+        (
+            "PartitionConfig",
+            ["prepare:mem_mb=MB", "--set-threads prepare=N", "prepare:slurm_partition=NAME"],
+        ),
         ("PartitionNodeLimit", ["prepare:slurm_partition=NAME"]),
         ("PartitionDown", ["takes no jobs"]),
         ("BadConstraints", ["prepare:mem_mb=MB"]),
         ("ReqNodeNotAvail, UnavailableNodes:n1", ["maintenance", "prepare:runtime=MINUTES"]),
-        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", ["sinfo"]),
+        (
+            (
+                "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
+                " partitions"
+            ),
+            ["sinfo"],
+        ),
         ("QOSMaxWallDurationPerJobLimit", ["--slurm-qos NAME"]),
         ("AssocGrpCPUMinutesLimit", ["prepare:slurm_account=NAME"]),
         ("AssocMaxJobsLimit", ["prepare:slurm_account=NAME"]),
@@ -51,7 +66,8 @@ def squeue(monkeypatch):
 )
 @pytest.mark.fault(
     "cluster",
-    "A job waits in SLURM's queue for a reason that does not end: a partition's limits, a QOS, an account, a hold.",
+    "A job waits in SLURM's queue for a reason that does not end: a partition's limits, a QOS, an"
+    " account, a hold.",
     "Within a minute the terminal names the job, the reason, and the setting that cures it.",
 )
 def test_a_reason_that_does_not_end_is_told_with_its_cure(reason, said, squeue):
@@ -63,21 +79,27 @@ def test_a_reason_that_does_not_end_is_told_with_its_cure(reason, said, squeue):
     assert "{" not in sentence
 
 
-@pytest.mark.parametrize("reason", ["None", "Priority", "Resources", "BeginTime", "Dependency", "Licenses", "Prolog"])
+@pytest.mark.parametrize(
+    "reason", ["None", "Priority", "Resources", "BeginTime", "Dependency", "Licenses", "Prolog"]
+)
 def test_mere_waiting_is_not_told(reason, squeue):
     squeue.append([queued("PENDING", reason), queued("RUNNING", "None", number=13)])
     assert stuck(queued_jobs()) == []
 
 
 def test_a_job_of_several_rules_names_them(squeue):
-    squeue.append([queued("PENDING", "PartitionConfig", "rule_measure-batch-000_downstream_test_loss")])
+    squeue.append(
+        [queued("PENDING", "PartitionConfig", "rule_measure-batch-000_downstream_test_loss")]
+    )
     sentence = describe_stuck(stuck(queued_jobs())[0])
     assert sentence.startswith("measure-batch-000_downstream_test_loss: SLURM job 12")
     assert "--set-resources RULE:mem_mb=MB" in sentence
 
 
 def test_a_limit_on_all_jobs_ends_with_one_that_runs(squeue):
-    squeue.append([queued("PENDING", "QOSMaxCpuPerUserLimit"), queued("RUNNING", "None", number=13)])
+    squeue.append(
+        [queued("PENDING", "QOSMaxCpuPerUserLimit"), queued("RUNNING", "None", number=13)]
+    )
     assert stuck(queued_jobs()) == []
 
 
@@ -90,7 +112,10 @@ def test_jobs_of_others_are_none_of_ours(squeue, tmp_path):
 
 
 def test_a_reason_is_told_once_and_when_it_is_seen_twice(squeue, monkeypatch):
-    held, limit = queued("PENDING", "JobHeldUser"), queued("PENDING", "PartitionTimeLimit", "rule_choose", 13)
+    held, limit = (
+        queued("PENDING", "JobHeldUser"),
+        queued("PENDING", "PartitionTimeLimit", "rule_choose", 13),
+    )
     squeue += [[held], [limit], [held, limit], [held, limit], [held, limit]]
     pauses = itertools.count()
 
@@ -102,14 +127,20 @@ def test_a_reason_is_told_once_and_when_it_is_seen_twice(squeue, monkeypatch):
     told: list[str] = []
     with pytest.raises(StopIteration):
         queue._watch(told.append)
-    assert [sentence.partition(" may")[0] for sentence in told] == ["choose: SLURM job 13", "prepare: SLURM job 12"]
+    assert [sentence.partition(" may")[0] for sentence in told] == [
+        "choose: SLURM job 13",
+        "prepare: SLURM job 12",
+    ]
     assert 2 * queue.LOOK_SECONDS < 60
 
 
 class Planned:
-    """A job as Snakemake plans it; its resources are those that the study wants, cut as ``jobs`` says."""
+    """A job as Snakemake plans it; its resources are those that the study wants, cut as ``jobs``
+    says."""
 
-    def __init__(self, jobs: Jobs, rule: str, minutes: int, partition: str | None = None, fixed: bool = False) -> None:
+    def __init__(
+        self, jobs: Jobs, rule: str, minutes: int, partition: str | None = None, fixed: bool = False
+    ) -> None:
         self._jobs, self._minutes, self._partition, self._fixed = jobs, minutes, partition, fixed
         self.rule, self.attempt = SimpleNamespace(name=rule), 1
 
@@ -121,12 +152,16 @@ class Planned:
 
 @pytest.mark.fault(
     "cluster",
-    "A partition ends jobs sooner than the study asks for: SLURM would let them wait for ever, or refuse them.",
-    "They ask for what the partition gives, stages in one job for their share, and a sentence names them.",
+    "A partition ends jobs sooner than the study asks for: SLURM would let them wait for ever, or"
+    " refuse them.",
+    "They ask for what the partition gives, stages in one job for their share, and a sentence names"
+    " them.",
 )
 def test_jobs_ask_for_what_their_partitions_give(tiny_plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(queue, "partition_minutes", lambda: {"": 240, "short": 240, "long": 2880, "quick": 30})
+    monkeypatch.setattr(
+        queue, "partition_minutes", lambda: {"": 240, "short": 240, "long": 2880, "quick": 30}
+    )
     jobs = Jobs(tiny_plan)
     planned = [
         Planned(jobs, "prepare", 1440),
@@ -140,11 +175,14 @@ def test_jobs_ask_for_what_their_partitions_give(tiny_plan, tmp_path, monkeypatc
     groups = {"test_loss": "measure-{batch}", "downstream": "measure-{batch}"}
     default, short, own = fit_partitions(jobs, planned, groups)
     assert default.startswith(
-        "the default partition ends jobs after 240 minutes: prepare asks for 240 minutes in place of"
+        "the default partition ends jobs after 240 minutes: prepare asks for 240 minutes in"
+        " place of"
     )
     assert "downstream asks for 120 minutes in place of 240, test_loss asks for 120" in short
-    assert own == (
-        "partition short ends jobs after 240 minutes: theory asks for 600, as your settings say, and may wait for ever"
+    assert (
+        own
+        == "partition short ends jobs after 240 minutes: theory asks for 600, as your settings say,"
+        " and may wait for ever"
     )
     wanted = {job.rule.name: job.resources["runtime"] for job in planned}
     assert wanted == {

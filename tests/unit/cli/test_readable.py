@@ -14,5 +14,7 @@ from coupled_adam_bench.cli.guard import check_readable
 )
 def test_results_on_a_disk_that_is_away(tmp_path: Path) -> None:
     (tmp_path / "results").symlink_to(tmp_path / "disk")
-    with pytest.raises(ValueError, match="results: this is a link to a folder that is not there; mount that"):
+    with pytest.raises(
+        ValueError, match="results: this is a link to a folder that is not there; mount that"
+    ):
         check_readable([tmp_path / "results"])

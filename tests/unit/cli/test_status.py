@@ -11,15 +11,24 @@ from coupled_adam_bench.cli.status import Part, Status, Workflow, describe_failu
 def write_row(history: Path, step: int, loss: float = 3.0, **values) -> None:
     history.parent.mkdir(parents=True, exist_ok=True)
     with history.open("a") as file:
-        file.write(json.dumps({"step": step, "loss": loss, "tokens_per_second": 1000.0} | values) + "\n")
+        file.write(
+            json.dumps({"step": step, "loss": loss, "tokens_per_second": 1000.0} | values) + "\n"
+        )
 
 
 @pytest.fixture
 def study(tmp_path):
-    """Cells a and b of one job, c of another, each of 100 steps, c's first 40 from a trunk; c has twice the work."""
+    """Cells a and b of one job, c of another, each of 100 steps, c's first 40 from a trunk; c has
+    twice the work."""
     numbers = {"a": (0, 100, 10), "b": (0, 100, 10), "c": (40, 100, 20)}
     parts = {
-        name: Part(f"cell {name}", tmp_path / name / "history.jsonl", tmp_path / name / "run.json", *of, is_cell=True)
+        name: Part(
+            f"cell {name}",
+            tmp_path / name / "history.jsonl",
+            tmp_path / name / "run.json",
+            *of,
+            is_cell=True,
+        )
         for name, of in numbers.items()
     }
     jobs = {"first": [parts["a"], parts["b"]], "second": [parts["c"]]}
@@ -43,21 +52,31 @@ def test_cells_jobs_and_the_time_that_is_left(study):
     now[0] = 30.0
     write_row(parts["a"].history, 50, 3.25, tokens_per_second=1234.5)
     # 5 of 40 units of work took 30 s, so the other 35 take 210 s.
-    line = "s: 2 of 5 cells trained, 1 of 9 jobs, 4 min of training left | cell a: loss 3.250, 1.23K tokens/s"
+    line = (
+        "s: 2 of 5 cells trained, 1 of 9 jobs, 4 min of training left | cell a: loss 3.250, 1.23K"
+        " tokens/s"
+    )
     assert status.line() == line
     parts["a"].record.write_text("")
     write_row(parts["b"].history, 20)
     now[0] = 60.0  # 12 of 40
-    line = "s: 3 of 5 cells trained, 1 of 9 jobs, 2 min of training left | cell b: loss 3.000, 1K tokens/s"
+    line = (
+        "s: 3 of 5 cells trained, 1 of 9 jobs, 2 min of training left | cell b: loss 3.000, 1K"
+        " tokens/s"
+    )
     assert status.line() == line
     parts["b"].record.write_text("")
-    assert status.line() == "s: 4 of 5 cells trained, 1 of 9 jobs, 60 s of training left | train_cells"
+    assert (
+        status.line() == "s: 4 of 5 cells trained, 1 of 9 jobs, 60 s of training left | train_cells"
+    )
     status.end(2, done=True)
     status.begin(3, "train_cells", {"job": "second"})
     for number in (4, 5):
         status.begin(number, "embeddings", {"batch": str(number)})
     write_row(parts["c"].history, 40)  # the trunk's
-    assert status.line().endswith("60 s of training left | cell c: loss 3.000, 1K tokens/s | 2 embeddings")
+    assert status.line().endswith(
+        "60 s of training left | cell c: loss 3.000, 1K tokens/s | 2 embeddings"
+    )
     write_row(parts["c"].history, 70)
     assert "20 s of training left" in status.line()  # 30 of 40 units in 60 s
     parts["c"].record.write_text("")
@@ -81,7 +100,9 @@ def test_a_resumed_cell_counts_from_where_it_was(study):
 
 def test_many_cells_are_two_and_a_number(tmp_path):
     part = Part("a", tmp_path / "h", tmp_path / "r", 0, 10, 1, is_cell=True)
-    status = Status(Workflow("s", 9, 0, 9, 9, tmp_path, "", lambda rule, wildcards: [part]), lambda: 0.0)
+    status = Status(
+        Workflow("s", 9, 0, 9, 9, tmp_path, "", lambda rule, wildcards: [part]), lambda: 0.0
+    )
     write_row(part.history, 1)
     for job in range(200):
         status.begin(job, "train_cells", {})
@@ -106,14 +127,20 @@ def test_the_last_row_of_a_history(text, row, tmp_path):
 def test_a_failed_job_shows_the_end_of_its_log(tmp_path):
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {number}\n" for number in range(30)) + "x" * 1000)
-    said = describe_failure("train_cells", ["job_1"], [str(log), "missing.log"], {"external_jobid": 77}, None)
+    said = describe_failure(
+        "train_cells", ["job_1"], [str(log), "missing.log"], {"external_jobid": 77}, None
+    )
     assert said.splitlines()[:4] == [
         "Error in rule train_cells (job_1)",
         "  external_jobid: 77",
         f"  {log} ends with:",
         "    line 19",
     ]
-    assert said.splitlines()[-3:] == [f"    {'x' * 300}", "  missing.log ends with:", "    (there is none)"]
+    assert said.splitlines()[-3:] == [
+        f"    {'x' * 300}",
+        "  missing.log ends with:",
+        "    (there is none)",
+    ]
     assert describe_failure("plan", [], [], {}, None) == "Error in rule plan"
     log.write_text("")
     assert describe_failure("a", [], [str(log)], {}, None).endswith("    (it is empty)")

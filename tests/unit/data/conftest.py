@@ -18,10 +18,15 @@ def sample() -> str:
 def files_study() -> Callable[..., Study]:
     """A study on text files; further keywords replace fields of its ``data``."""
 
-    def make(text: Path | str, tokenizer_path: Path | None = None, seq_len: int = 8, **data: Any) -> Study:
+    def make(
+        text: Path | str, tokenizer_path: Path | None = None, seq_len: int = 8, **data: Any
+    ) -> Study:
         values = {
             "study": "files",
-            "paths": {"text": str(text), "tokenizer": None if tokenizer_path is None else str(tokenizer_path)},
+            "paths": {
+                "text": str(text),
+                "tokenizer": None if tokenizer_path is None else str(tokenizer_path),
+            },
             "data": {
                 "name": "files",
                 "source": {"kind": "files"},

@@ -8,12 +8,21 @@ import pytest
 from scipy import stats
 
 from coupled_adam_bench.data import check
-from coupled_adam_bench.data.bins import Bin, Meta, load_meta, open_tokens, sample_offsets, token_dtype, write_meta
+from coupled_adam_bench.data.bins import (
+    Bin,
+    Meta,
+    load_meta,
+    open_tokens,
+    sample_offsets,
+    token_dtype,
+    write_meta,
+)
 from coupled_adam_bench.store.files import read_sealed, sha256_file, write_sealed
 
 
 def philox4x64(key: int, counter: list[int]) -> Iterator[int]:
-    """Philox-4x64-10 by Salmon et al. 2011, figure 2, with Python's integers; yields the stream after ``counter``."""
+    """Philox-4x64-10 by Salmon et al. 2011, figure 2, with Python's integers; yields the stream
+    after ``counter``."""
     mask = 2**64 - 1
     while True:
         counter = [(counter[0] + 1) & mask, *counter[1:]]
@@ -37,11 +46,18 @@ def test_offset_does_not_depend_on_batch_size() -> None:
     whole = sample_offsets(10**9, 1024, 96, seed=1, step=5)
     assert whole.dtype == np.int64
     for batch_sequences in (1, 2, 7, 95):
-        assert sample_offsets(10**9, 1024, batch_sequences, 1, 5).tolist() == whole[:batch_sequences].tolist()
+        assert (
+            sample_offsets(10**9, 1024, batch_sequences, 1, 5).tolist()
+            == whole[:batch_sequences].tolist()
+        )
 
 
 def test_seed_and_step_act() -> None:
-    draws = [sample_offsets(10**9, 64, 4, seed, step).tolist() for seed in (1, 2, 3) for step in (0, 1, 2)]
+    draws = [
+        sample_offsets(10**9, 64, 4, seed, step).tolist()
+        for seed in (1, 2, 3)
+        for step in (0, 1, 2)
+    ]
     assert len({tuple(draw) for draw in draws}) == 9
 
 
@@ -54,17 +70,26 @@ def test_offsets_are_uniform_over_all_starts() -> None:
 
 
 def test_seeds_steps_and_positions_are_independent() -> None:
-    draws = np.array([[sample_offsets(2**40, 64, 96, seed, step) for step in range(300)] for seed in (1, 2, 3)])
-    for a, b in ((draws[0], draws[1]), (draws[0, :-1], draws[1, 1:]), (draws[0, :-1], draws[0, 1:])):
+    draws = np.array(
+        [[sample_offsets(2**40, 64, 96, seed, step) for step in range(300)] for seed in (1, 2, 3)]
+    )
+    for a, b in (
+        (draws[0], draws[1]),
+        (draws[0, :-1], draws[1, 1:]),
+        (draws[0, :-1], draws[0, 1:]),
+    ):
         assert stats.pearsonr(a.ravel(), b.ravel()).pvalue > 1e-3
     assert stats.pearsonr(draws[..., :-1].ravel(), draws[..., 1:].ravel()).pvalue > 1e-3
-    # No stream is a shifted copy of another: among 86,400 draws of 2^40 even one repetition has probability 0.003.
+    # No stream is a shifted copy of another: among 86,400 draws of 2^40 even one repetition has
+    # probability 0.003.
     assert np.unique(draws).size == draws.size
     assert stats.kstest(draws.ravel() / 2**40, "uniform").pvalue > 1e-3
 
 
 def test_too_few_tokens_for_a_window() -> None:
-    with pytest.raises(ValueError, match=r"training\.seq_len: 64, but a window needs 65 tokens and there are 64"):
+    with pytest.raises(
+        ValueError, match=r"training\.seq_len: 64, but a window needs 65 tokens and there are 64"
+    ):
         sample_offsets(64, 64, 1, 0, 0)
 
 
@@ -79,7 +104,9 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     tokens = np.arange(10, dtype=request.param)
     part = Bin("x.bin", 10, 2, sha256(tokens.tobytes()).hexdigest())
     (tmp_path / "x.bin").write_bytes(tokens.tobytes())
-    meta = Meta("x-1", 16, 11, 10, request.param, "word", dict.fromkeys(("train", "val", "test"), part), {})
+    meta = Meta(
+        "x-1", 16, 11, 10, request.param, "word", dict.fromkeys(("train", "val", "test"), part), {}
+    )
     write_meta(tmp_path, meta, [])
     assert load_meta(tmp_path) == meta
     return tmp_path
@@ -106,13 +133,18 @@ def test_open_tokens_finds_damage(folder: Path) -> None:
 
     path.write_bytes(data[:-1] + b"x")
     assert open_tokens(folder, "train", verify=False)[0] == 0
-    with pytest.raises(ValueError, match=r"x\.bin: SHA-256 .* but meta\.json says .*start again: it will be prepared"):
+    with pytest.raises(
+        ValueError,
+        match=r"x\.bin: SHA-256 .* but meta\.json says .*start again: it will be prepared",
+    ):
         open_tokens(folder, "train")
     with pytest.raises(ValueError, match=r"meta\.json: no such file; run the data stage"):
         open_tokens(folder, "train")
     again()
     path.write_bytes(data[:-1])
-    with pytest.raises(ValueError, match=rf"x\.bin: {len(data) - 1} bytes, but meta\.json says {len(data)}"):
+    with pytest.raises(
+        ValueError, match=rf"x\.bin: {len(data) - 1} bytes, but meta\.json says {len(data)}"
+    ):
         open_tokens(folder, "train", verify=False)
     again()
     path.unlink()
@@ -126,7 +158,9 @@ def test_open_tokens_finds_damage(folder: Path) -> None:
 def test_a_large_file_is_read_once_for_all_processes_while_it_stays_the_same(folder, monkeypatch):
     read = []
     monkeypatch.setattr(check, "SMALL_BYTES", 0)
-    monkeypatch.setattr(check, "sha256_file", lambda path: read.append(path.name) or sha256_file(path))
+    monkeypatch.setattr(
+        check, "sha256_file", lambda path: read.append(path.name) or sha256_file(path)
+    )
 
     def opened() -> int:
         """Open the tokens as another process does, and return how often they were read whole."""
@@ -150,7 +184,10 @@ def test_a_large_file_is_read_once_for_all_processes_while_it_stays_the_same(fol
 
 def test_a_description_that_is_none(folder: Path) -> None:
     (folder / "meta.json").write_text('{"data_id": "x"}')
-    with pytest.raises(ValueError, match=r"meta\.json: its contents do not match .*start again: it will be prepared"):
+    with pytest.raises(
+        ValueError,
+        match=r"meta\.json: its contents do not match .*start again: it will be prepared",
+    ):
         load_meta(folder)
     assert (folder / "meta.json.damaged").exists()
     write_sealed(folder / "meta.json", {"data_id": "x", "files": {}})

@@ -28,7 +28,18 @@ from coupled_adam_bench.study.plan import make_plan
 
 MakeStudy = Callable[..., Study]
 VOCAB_SIZE = 330
-WORDS = ("the", " worst", " of times,", "\n\n\tbest  ", "Köln ", "漢字かな", " 12,345", "\x00", EOT, "wasn't ")
+WORDS = (
+    "the",
+    " worst",
+    " of times,",
+    "\n\n\tbest  ",
+    "Köln ",
+    "漢字かな",
+    " 12,345",
+    "\x00",
+    EOT,
+    "wasn't ",
+)
 
 
 def write_texts(path: Path, texts: list[str]) -> Path:
@@ -39,14 +50,19 @@ def write_texts(path: Path, texts: list[str]) -> Path:
 
 def some_texts(n_texts: int) -> list[str]:
     rng = np.random.default_rng(0)
-    return ["".join(WORDS[word] for word in rng.integers(0, len(WORDS), 30)) + str(i) for i in range(n_texts)]
+    return [
+        "".join(WORDS[word] for word in rng.integers(0, len(WORDS), 30)) + str(i)
+        for i in range(n_texts)
+    ]
 
 
 def split(text: str, study: Study) -> str:
     return SPLITS[split_of(text.encode(), study.data.split)]
 
 
-def bpe_study(files_study: MakeStudy, text: Path, vocab_size: int = VOCAB_SIZE, **data: Any) -> Study:
+def bpe_study(
+    files_study: MakeStudy, text: Path, vocab_size: int = VOCAB_SIZE, **data: Any
+) -> Study:
     return files_study(text, tokenizer="bpe", vocab_size=vocab_size, **data)
 
 
@@ -67,7 +83,12 @@ def directly(texts: list[str], vocab_size: int) -> list[list[str]]:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
         texts,
-        trainers.BpeTrainer(vocab_size=vocab_size - 1, min_frequency=2, initial_alphabet=alphabet, show_progress=False),
+        trainers.BpeTrainer(
+            vocab_size=vocab_size - 1,
+            min_frequency=2,
+            initial_alphabet=alphabet,
+            show_progress=False,
+        ),
     )
     return [list(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
 
@@ -79,25 +100,38 @@ def test_it_is_what_the_library_learns_from_train(study: Study, tmp_path: Path) 
     model = read_json(out / "tokenizer" / "tokenizer.json")["model"]
     merges = [list(merge) for merge in model["merges"]]
     assert merges == directly(train, VOCAB_SIZE)
-    assert merges != directly(texts, VOCAB_SIZE), "the text of val and test would make a difference here"
+    assert merges != directly(texts, VOCAB_SIZE), (
+        "the text of val and test would make a difference here"
+    )
     assert len(model["vocab"]) == VOCAB_SIZE
     assert model["vocab"][EOT] == VOCAB_SIZE - 1
     meta = load_meta(out)
-    assert (meta.n_vocab, meta.vocab_size, meta.eot_id, meta.tokenizer) == (VOCAB_SIZE, VOCAB_SIZE, 329, "bpe")
+    assert (meta.n_vocab, meta.vocab_size, meta.eot_id, meta.tokenizer) == (
+        VOCAB_SIZE,
+        VOCAB_SIZE,
+        329,
+        "bpe",
+    )
     facts = meta.source["bpe"]
     assert (facts["n_documents"], facts["n_characters"]) == (len(train), sum(map(len, train)))
     assert (out / "tokenizer" / "tokenizer.json").stat().st_size > 0
     checksums = read_json(out / "meta.json")["files"]
-    assert checksums["tokenizer/tokenizer.json"]["sha256"] == sha256_file(out / "tokenizer" / "tokenizer.json")
+    assert checksums["tokenizer/tokenizer.json"]["sha256"] == sha256_file(
+        out / "tokenizer" / "tokenizer.json"
+    )
     tokenizer = Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
     expected = [token for text in train for token in [*tokenizer.encode(text).ids, VOCAB_SIZE - 1]]
     assert open_tokens(out, "train").tolist() == expected
 
 
-def test_text_of_val_and_test_changes_nothing(study: Study, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_text_of_val_and_test_changes_nothing(
+    study: Study, files_study: MakeStudy, tmp_path: Path
+) -> None:
     kept = [text for text in some_texts(200) if split(text, study) == "train"]
-    others = [text for text in (f"{'zqzq ' * 40}{i}" for i in range(99)) if split(text, study) != "train"]
+    others = [
+        text for text in (f"{'zqzq ' * 40}{i}" for i in range(99)) if split(text, study) != "train"
+    ]
     write_texts(tmp_path / "other" / "x.jsonl", kept + others)
     other = bpe_study(files_study, tmp_path / "other")
     merges = learn_bpe(study, "a", tmp_path / "a", 1).merges
@@ -109,12 +143,14 @@ def test_neither_threads_nor_pieces_change_the_merges(
 ) -> None:
     merges = learn_bpe(study, "data", tmp_path / "one", 1).merges
     code = (  # the library starts its threads once per process
-        "import sys; from pathlib import Path; from coupled_adam_bench.study.config import load_study\n"
-        "from coupled_adam_bench.data.bpe import learn_bpe\n"
-        "learn_bpe(load_study(Path(sys.argv[1])), 'data', Path(sys.argv[2]), 3)"
+        "import sys; from pathlib import Path; from coupled_adam_bench.study.config import"
+        " load_study\nfrom coupled_adam_bench.data.bpe import"
+        " learn_bpe\nlearn_bpe(load_study(Path(sys.argv[1])), 'data', Path(sys.argv[2]), 3)"
     )
     (tmp_path / "study.json").write_text(study.model_dump_json())
-    subprocess.run([sys.executable, "-c", code, tmp_path / "study.json", tmp_path / "three"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "study.json", tmp_path / "three"], check=True
+    )
     one, three = (tmp_path / name / "shards" / "bpe.json" for name in ("one", "three"))
     assert one.read_bytes() == three.read_bytes()
     monkeypatch.setattr(bpe, "_PIECE_CHARACTERS", 7)
@@ -136,7 +172,10 @@ def test_any_text_comes_back(study: Study, tmp_path: Path) -> None:
     check()
 
 
-@given(st.lists(st.sampled_from([*WORDS, "a", " ", "\n", "\x1c", "!", "_", "\u0301"]), max_size=40), st.integers(1, 9))
+@given(
+    st.lists(st.sampled_from([*WORDS, "a", " ", "\n", "\x1c", "!", "_", "\u0301"]), max_size=40),
+    st.integers(1, 9),
+)
 def test_pieces_have_the_words_of_the_whole(words: list[str], piece: int) -> None:
     text, pattern = "".join(words), pre_tokenizers.ByteLevel(add_prefix_space=False)
     with pytest.MonkeyPatch.context() as patch:
@@ -167,9 +206,12 @@ def test_a_long_run_is_cut(run: str) -> None:
 @pytest.mark.fault(
     "text and data",
     "a killed preparation has learned its tokenizer, or was killed while it did",
-    "the tokenizer is taken over only if its record is whole and of these data; the bins are the same",
+    "the tokenizer is taken over only if its record is whole and of these data; the bins are the"
+    " same",
 )
-def test_it_goes_on_with_what_was_learned(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_with_what_was_learned(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = prepared(study, tmp_path / "whole")
 
     def killed(*_: Any) -> None:
@@ -190,11 +232,16 @@ def test_it_goes_on_with_what_was_learned(study: Study, tmp_path: Path, monkeypa
     for damage in (record.read_text()[:-9], record.read_text().replace("Ġ", "x"), "{}"):
         record.write_text(damage)
         assert learn_bpe(study, "data", tmp_path / "again", 1) == learned
-    assert learn_bpe(replace_vocab(study, 300), "other", tmp_path / "again", 1).merges == learned.merges[:43]
+    assert (
+        learn_bpe(replace_vocab(study, 300), "other", tmp_path / "again", 1).merges
+        == learned.merges[:43]
+    )
 
 
 def replace_vocab(study: Study, vocab_size: int) -> Study:
-    return study.model_copy(update={"data": study.data.model_copy(update={"vocab_size": vocab_size})})
+    return study.model_copy(
+        update={"data": study.data.model_copy(update={"vocab_size": vocab_size})}
+    )
 
 
 @pytest.mark.fault(
@@ -203,15 +250,24 @@ def replace_vocab(study: Study, vocab_size: int) -> Study:
     "it is refused with the number that the text supports, which is then accepted",
 )
 @pytest.mark.parametrize(
-    "text", ["a", "ab " * 50, "\x00" * 100, "é", "x" * 100_000], ids=["one", "word", "NUL", "é", "run"]
+    "text",
+    ["a", "ab " * 50, "\x00" * 100, "é", "x" * 100_000],
+    ids=["one", "word", "NUL", "é", "run"],
 )
 def test_too_little_text(text: str, files_study: MakeStudy, tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text(text)
-    seed = next(seed for seed in range(99) if split(text, replace_seed(bpe_study(files_study, path), seed)) == "train")
+    seed = next(
+        seed
+        for seed in range(99)
+        if split(text, replace_seed(bpe_study(files_study, path), seed)) == "train"
+    )
     study = replace_seed(bpe_study(files_study, path, 3000), seed)
     supported = BYTES_AND_EOT + len(directly(list(cut(text)), 3000))
-    message = rf"vocab_size: 3000, .*supports a BPE of {supported} tokens \(1 docu.*set it to at most {supported},"
+    message = (
+        rf"vocab_size: 3000, .*supports a BPE of {supported} tokens \(1 docu.*set it to at most"
+        rf" {supported},"
+    )
     with pytest.raises(ValueError, match=message):
         learn_bpe(study, "data", tmp_path / "out", 1)
     learned = learn_bpe(replace_vocab(study, supported), "data", tmp_path / "out", 1)
@@ -233,7 +289,11 @@ def test_no_text(text: str, files_study: MakeStudy, tmp_path: Path) -> None:
 def test_a_number_of_characters(files_study: MakeStudy, study: Study, tmp_path: Path) -> None:
     train = [text for text in some_texts(200) if split(text, study) == "train"]
     first = sum(map(len, train[:50]))
-    for settings in ({"bpe_characters": first}, {"bpe_characters": first - 1}, {"max_tokens": first}):
+    for settings in (
+        {"bpe_characters": first},
+        {"bpe_characters": first - 1},
+        {"max_tokens": first},
+    ):
         part = bpe_study(files_study, tmp_path / "text", **settings)
         learned = learn_bpe(part, "data", tmp_path / json.dumps(settings), 1)
         assert (learned.n_documents, learned.n_characters) == (50, first)
@@ -260,12 +320,20 @@ def test_identity(study: Study, files_study: MakeStudy, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tokenizer": "bpe", "vocab_size": 256}, r"vocab_size: 256, but a tokenizer 'bpe' has 257 .*1,048,576 tokens"),
+        (
+            {"tokenizer": "bpe", "vocab_size": 256},
+            r"vocab_size: 256, but a tokenizer 'bpe' has 257 .*1,048,576 tokens",
+        ),
         ({"tokenizer": "bpe", "vocab_size": 2**21}, "vocab_size: 2097152, but a tokenizer 'bpe'"),
-        ({"bpe_characters": 10}, "bpe_characters: 10, but the tokenizer is 'gpt2'; leave it out, or set"),
+        (
+            {"bpe_characters": 10},
+            "bpe_characters: 10, but the tokenizer is 'gpt2'; leave it out, or set",
+        ),
     ],
 )
-def test_settings_that_do_not_fit(settings: dict[str, Any], message: str, files_study: MakeStudy) -> None:
+def test_settings_that_do_not_fit(
+    settings: dict[str, Any], message: str, files_study: MakeStudy
+) -> None:
     with pytest.raises(ValueError, match=message):
         files_study("t.txt", **settings)
 
@@ -279,5 +347,8 @@ def test_it_is_said_if_the_text_is_read_more_than_once(
     n_train = load_meta(tmp_path / "few").splits["train"].n_tokens
     training = study.training.model_copy(update={"batch_sequences": n_train})
     prepared(study.model_copy(update={"training": training}), tmp_path / "many")
-    said = f"train has {n_train:,} tokens, and the largest run of the grid reads {80 * n_train:,}: 80 times the text"
+    said = (
+        f"train has {n_train:,} tokens, and the largest run of the grid reads {80 * n_train:,}: 80"
+        " times the text"
+    )
     assert said in capsys.readouterr().err

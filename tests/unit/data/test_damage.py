@@ -1,4 +1,5 @@
-"""Every file of the data, damaged in every way: named by those who read it, made anew by the next preparation."""
+"""Every file of the data, damaged in every way: named by those who read it, made anew by the next
+preparation."""
 
 import shutil
 import subprocess
@@ -18,10 +19,18 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
 FILES = [
-    "train.bin", "val.bin", "test.bin", "unigram.npy", "tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json",
-    "word_similarity/synthetic.tsv", "tasks/synthetic_topic.jsonl", "tasks/synthetic_topic.yaml",
-    "tasks/synthetic_grammar.jsonl", "tasks/synthetic_grammar.yaml",
-]  # fmt: skip
+    "train.bin",
+    "val.bin",
+    "test.bin",
+    "unigram.npy",
+    "tokenizer/tokenizer.json",
+    "tokenizer/tokenizer_config.json",
+    "word_similarity/synthetic.tsv",
+    "tasks/synthetic_topic.jsonl",
+    "tasks/synthetic_topic.yaml",
+    "tasks/synthetic_grammar.jsonl",
+    "tasks/synthetic_grammar.yaml",
+]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -54,7 +63,10 @@ def test_whole_data(data: Path, tiny_data: Path) -> None:
     assert data_is_damaged(data / "not there yet") is None
     assert set(read_sealed(data / META)["files"]) == set(FILES)
     assert verified_file(data, "unigram.npy") == data / "unigram.npy"
-    assert [path.name for path in verified_tree(data, "tokenizer")] == ["tokenizer.json", "tokenizer_config.json"]
+    assert [path.name for path in verified_tree(data, "tokenizer")] == [
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     assert list(split_checksums(data)) == ["train", "val", "test"]
     (data / "logs").mkdir()  # the workflow's own
     (data / "logs" / "prepare.log").touch()
@@ -64,7 +76,8 @@ def test_whole_data(data: Path, tiny_data: Path) -> None:
 @pytest.mark.fault(
     "text and data",
     "a byte, a line or the whole of a file beside the token bins is lost",
-    "a job that reads the file stops and names it; the next start makes the data again with the same bits",
+    "a job that reads the file stops and names it; the next start makes the data again with the"
+    " same bits",
 )
 @pytest.mark.parametrize("damage", [flip, cut, lose_a_line, Path.unlink])
 @pytest.mark.parametrize(
@@ -87,7 +100,9 @@ def test_each_damage_is_named_and_mended(
 
 
 @pytest.mark.parametrize("name", ["train.bin", "unigram.npy", META])
-def test_preparation_alone_finds_damage_too(name: str, data: Path, tiny_plan: Plan, capsys: Any) -> None:
+def test_preparation_alone_finds_damage_too(
+    name: str, data: Path, tiny_plan: Plan, capsys: Any
+) -> None:
     before = contents(data)
     flip(data / name)
     prepare(*study_and_data(only(tiny_plan)), data, workers=1)
@@ -99,10 +114,12 @@ def test_preparation_alone_finds_damage_too(name: str, data: Path, tiny_plan: Pl
 @pytest.mark.fault(
     "text and data",
     "meta.json, which describes the prepared data, is damaged or edited",
-    "its seal tells: the job stops, and the next start prepares the data anew, bit for bit the same",
+    "its seal tells: the job stops, and the next start prepares the data anew, bit for bit the"
+    " same",
 )
 @pytest.mark.parametrize(
-    "damage", [flip, lose_a_line, lambda path: path.write_text("[]"), lambda path: path.write_text("{}")]
+    "damage",
+    [flip, lose_a_line, lambda path: path.write_text("[]"), lambda path: path.write_text("{}")],
 )
 def test_a_damaged_description(damage: Callable[[Path], None], data: Path, tiny_plan: Plan) -> None:
     before = contents(data)
@@ -114,7 +131,9 @@ def test_a_damaged_description(damage: Callable[[Path], None], data: Path, tiny_
     assert contents(data) == before
 
 
-def test_only_small_files_are_read_when_the_workflow_starts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_small_files_are_read_when_the_workflow_starts(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     size = (data / "train.bin").stat().st_size
     flip(data / "train.bin")
     assert data_is_damaged(data, below_bytes=size) is None
@@ -140,7 +159,9 @@ if __name__ == "__main__":
     "two processes prepare the same data at the same time",
     "one waits for the other, says so, and finds the data complete",
 )
-def test_two_preparations_at_once(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_two_preparations_at_once(
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
     settings = tiny_study()
     settings["data"]["source"]["n_tokens"] = 1_600_000
     plan = make_plan(parse_study(settings))
@@ -150,7 +171,13 @@ def test_two_preparations_at_once(tiny_study: Callable[..., dict[str, Any]], tmp
     first, second = (subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2))
     errors = [process.communicate(timeout=300)[1] for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], errors
-    assert sum("out: waits for the process that works in this folder (pid " in error for error in errors) == 1
+    assert (
+        sum(
+            "out: waits for the process that works in this folder (pid " in error
+            for error in errors
+        )
+        == 1
+    )
     assert sum("prepare tiny" in error for error in errors) == 1  # one of them has worked
     prepare(*study_and_data(only(plan)), tmp_path / "alone", workers=1)
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")

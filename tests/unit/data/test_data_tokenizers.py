@@ -38,7 +38,9 @@ def pinned(small_gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     folder = edit_json(small_gpt2 / "tokenizer.json", small_gpt2 / "pinned", move_end_of_text)
     model = json.loads((folder / "tokenizer.json").read_text())["model"]
-    monkeypatch.setattr(tokenizers, "GPT2_DIGEST", digest({"vocab": model["vocab"], "merges": model["merges"]}, 64))
+    monkeypatch.setattr(
+        tokenizers, "GPT2_DIGEST", digest({"vocab": model["vocab"], "merges": model["merges"]}, 64)
+    )
     return folder
 
 
@@ -48,13 +50,17 @@ def gpt2_study(files_study: MakeStudy, path: Path | None) -> Study:
     return study.model_copy(update={"paths": paths})
 
 
-def test_any_text_comes_back(pinned: Path, files_study: MakeStudy, tmp_path: Path, sample: str) -> None:
+def test_any_text_comes_back(
+    pinned: Path, files_study: MakeStudy, tmp_path: Path, sample: str
+) -> None:
     save_tokenizer(gpt2_study(files_study, pinned), None, tmp_path)
     encoder = load_encoder(tmp_path)
     assert encoder.eot_id == encoder.n_vocab - 1
     decoder = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
 
-    @given(st.text() | st.text(alphabet="ab '\n\t1é漢\u00a0<|endoftext|>").map(lambda text: text * 3))
+    @given(
+        st.text() | st.text(alphabet="ab '\n\t1é漢\u00a0<|endoftext|>").map(lambda text: text * 3)
+    )
     @example(sample)
     @example("a<|endoftext|>b")
     @example("")
@@ -67,10 +73,17 @@ def test_any_text_comes_back(pinned: Path, files_study: MakeStudy, tmp_path: Pat
     check()
 
 
-def test_the_format_of_the_file_does_not_matter(pinned: Path, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_the_format_of_the_file_does_not_matter(
+    pinned: Path, files_study: MakeStudy, tmp_path: Path
+) -> None:
     def older_format(values: dict[str, Any]) -> None:
         values["model"]["merges"] = [" ".join(merge) for merge in values["model"]["merges"]]
-        values["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+        values["truncation"] = {
+            "direction": "Right",
+            "max_length": 2,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        }
 
     older = edit_json(pinned / "tokenizer.json", tmp_path / "older", older_format)
     for name, path in (("a", pinned), ("b", older), ("c", older / "tokenizer.json")):
@@ -80,21 +93,31 @@ def test_the_format_of_the_file_does_not_matter(pinned: Path, files_study: MakeS
         assert a == b == c
 
 
-def test_another_tokenizer_is_not_gpt2(small_gpt2: Path, files_study: MakeStudy, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"tokenizer\.json: not GPT-2's tokenizer .*set data\.tokenizer to 'file'"):
+def test_another_tokenizer_is_not_gpt2(
+    small_gpt2: Path, files_study: MakeStudy, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"tokenizer\.json: not GPT-2's tokenizer .*set data\.tokenizer to 'file'"
+    ):
         save_tokenizer(gpt2_study(files_study, small_gpt2), None, tmp_path)
 
 
-def test_gpt2_without_a_network(files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt2_without_a_network(
+    files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "empty"))
-    with pytest.raises(ValueError, match=r"data\.tokenizer: could not download GPT-2's.*set paths\.tokenizer"):
+    with pytest.raises(
+        ValueError, match=r"data\.tokenizer: could not download GPT-2's.*set paths\.tokenizer"
+    ):
         save_tokenizer(gpt2_study(files_study, None), None, tmp_path)
 
 
 def test_more_tokens_than_rows(small_gpt2: Path, files_study: MakeStudy, tmp_path: Path) -> None:
     n_vocab = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json")).get_vocab_size()
-    with pytest.raises(ValueError, match=rf"data\.vocab_size: 300, but the tokenizer has {n_vocab} tokens"):
+    with pytest.raises(
+        ValueError, match=rf"data\.vocab_size: 300, but the tokenizer has {n_vocab} tokens"
+    ):
         save_tokenizer(files_study("t.txt", small_gpt2, vocab_size=300), None, tmp_path)
 
 
@@ -133,13 +156,18 @@ def test_end_of_text_of_any_tokenizer(
     [
         ("[]", "a JSON object is expected, not a list"),
         ("{", "not valid JSON"),
-        ('{"eos_token": 3}', "eos_token: must be text, or an object with the text as 'content', not 3"),
+        (
+            '{"eos_token": 3}',
+            "eos_token: must be text, or an object with the text as 'content', not 3",
+        ),
         ('{"eos_token": {"content": 3}}', "eos_token: must be text"),
         ("{}", "beside it has no eos_token"),
         ('{"eos_token": "<e>"}', "says '<e>', which the tokenizer does not have"),
     ],
 )
-def test_odd_configurations(config: str, message: str, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_odd_configurations(
+    config: str, message: str, files_study: MakeStudy, tmp_path: Path
+) -> None:
     Tokenizer(models.WordLevel({"the": 0}, unk_token="the")).save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(config)
     with pytest.raises(ValueError, match=rf"tokenizer_config\.json.*{message}"):
@@ -154,15 +182,29 @@ def test_odd_configurations(config: str, message: str, files_study: MakeStudy, t
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (models.WordLevel({"the": 0}, unk_token="[UNK]"), r"cannot encode .* model\.unk_token .*Missing \[UNK\]"),
-        (models.WordPiece({"the": 0}, unk_token="[UNK]"), r"cannot encode .* model\.unk_token .*Missing \[UNK\]"),
+        (
+            models.WordLevel({"the": 0}, unk_token="[UNK]"),
+            r"cannot encode .* model\.unk_token .*Missing \[UNK\]",
+        ),
+        (
+            models.WordPiece({"the": 0}, unk_token="[UNK]"),
+            r"cannot encode .* model\.unk_token .*Missing \[UNK\]",
+        ),
         (models.Unigram([("a", 0.0)], None, False), "cannot encode .* `unk_id` is missing"),
-        (models.BPE({"a": 0}, [], unk_token="<unk>"), "cannot encode .* Unk token `<unk>` not found"),
-        (models.BPE({"a": 0}, []), "drops characters that are not in its vocabulary, such as '\u9f98'"),
+        (
+            models.BPE({"a": 0}, [], unk_token="<unk>"),
+            "cannot encode .* Unk token `<unk>` not found",
+        ),
+        (
+            models.BPE({"a": 0}, []),
+            "drops characters that are not in its vocabulary, such as '\u9f98'",
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_no_token_for_the_unknown(model: Any, message: str, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_no_token_for_the_unknown(
+    model: Any, message: str, files_study: MakeStudy, tmp_path: Path
+) -> None:
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens(["</s>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -171,7 +213,9 @@ def test_no_token_for_the_unknown(model: Any, message: str, files_study: MakeStu
 
 
 @pytest.mark.fault(
-    "text and data", "a `tokenizer.json` is damaged in one field", "it is refused with the file and what is wrong in it"
+    "text and data",
+    "a `tokenizer.json` is damaged in one field",
+    "it is refused with the file and what is wrong in it",
 )
 @pytest.mark.parametrize(
     ("place", "value", "message"),
@@ -200,9 +244,13 @@ def test_damaged_tokenizers(
         save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
 
 
-@pytest.mark.parametrize("content", ["", "[" * 10**5, "\xff", "{}", "[]", '{"model": {"type": "WordLevel"}}', "{"])
+@pytest.mark.parametrize(
+    "content", ["", "[" * 10**5, "\xff", "{}", "[]", '{"model": {"type": "WordLevel"}}', "{"]
+)
 @pytest.mark.parametrize("kind", ["file", "gpt2"])
-def test_a_file_that_is_no_tokenizer(content: str, kind: str, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_a_file_that_is_no_tokenizer(
+    content: str, kind: str, files_study: MakeStudy, tmp_path: Path
+) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ValueError, match=r"tokenizer\.json: "):
         save_tokenizer(files_study("t.txt", tmp_path, tokenizer=kind), None, tmp_path / "out")
@@ -228,11 +276,14 @@ def test_a_file_that_truncates_pads_and_draws(
 
 @pytest.mark.fault(
     "text and data",
-    "the end-of-text token of somebody's tokenizer is not marked special, or is a word or piece of its vocabulary",
+    "the end-of-text token of somebody's tokenizer is not marked special, or is a word or piece of"
+    " its vocabulary",
     "its name in a text is text like any other, so no document has an end within it",
 )
 @pytest.mark.parametrize("kind", ["added", "word", "piece"])
-def test_end_of_text_is_in_no_document(kind: str, files_study: MakeStudy, tmp_path: Path, small_gpt2: Path) -> None:
+def test_end_of_text_is_in_no_document(
+    kind: str, files_study: MakeStudy, tmp_path: Path, small_gpt2: Path
+) -> None:
     if kind == "added":
         tokenizer = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
         tokenizer.add_tokens(["<end>"])
@@ -240,7 +291,9 @@ def test_end_of_text_is_in_no_document(kind: str, files_study: MakeStudy, tmp_pa
         tokenizer = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1, "<end>": 2}, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     else:
-        tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("<end>", 0.0), ("a", -1.0), (" ", -1.0)], unk_id=0))
+        tokenizer = Tokenizer(
+            models.Unigram([("<unk>", 0.0), ("<end>", 0.0), ("a", -1.0), (" ", -1.0)], unk_id=0)
+        )
     (tmp_path / "own").mkdir()
     tokenizer.save(str(tmp_path / "own" / "tokenizer.json"))
     (tmp_path / "own" / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
@@ -251,13 +304,17 @@ def test_end_of_text_is_in_no_document(kind: str, files_study: MakeStudy, tmp_pa
     assert len(ids) > 2 and encoder.eot_id not in ids
 
 
-def test_transformers_loads_what_is_saved(pinned: Path, files_study: MakeStudy, tmp_path: Path, sample: str) -> None:
+def test_transformers_loads_what_is_saved(
+    pinned: Path, files_study: MakeStudy, tmp_path: Path, sample: str
+) -> None:
     from transformers import AutoTokenizer
 
     save_tokenizer(gpt2_study(files_study, pinned), None, tmp_path / "gpt2")
     save_tokenizer(files_study("t.txt", pinned), None, tmp_path / "file")
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
-    save_tokenizer(files_study("t.txt", tokenizer="bpe", vocab_size=260), None, tmp_path / "bpe", merges)
+    save_tokenizer(
+        files_study("t.txt", tokenizer="bpe", vocab_size=260), None, tmp_path / "bpe", merges
+    )
     for kind in ("gpt2", "file", "bpe"):
         encoder = load_encoder(tmp_path / kind)
         loaded = AutoTokenizer.from_pretrained(tmp_path / kind)
@@ -267,7 +324,9 @@ def test_transformers_loads_what_is_saved(pinned: Path, files_study: MakeStudy, 
         assert loaded.decode(loaded(sample)["input_ids"]) == sample
 
 
-def test_words_through_transformers(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_words_through_transformers(
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
     from transformers import AutoTokenizer
 
     from coupled_adam_bench.study.config import parse_study
@@ -281,7 +340,11 @@ def test_words_through_transformers(tiny_study: Callable[..., dict[str, Any]], t
     # Multiple choice: context, a space and the continuation are tokenized together and apart.
     context, continuation = "mina bobe", "tuta tuta"
     together = loaded(f"{context} {continuation}", add_special_tokens=False)["input_ids"]
-    assert together == loaded(context)["input_ids"] + loaded(f" {continuation}")["input_ids"] == [0, 1, 2, 2]
+    assert (
+        together
+        == loaded(context)["input_ids"] + loaded(f" {continuation}")["input_ids"]
+        == [0, 1, 2, 2]
+    )
 
 
 @real_data
@@ -305,7 +368,11 @@ def test_gpt2_on_real_text(files_study: MakeStudy, tmp_path: Path) -> None:
     ]
     decoder = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     # Every assigned character of Unicode, in places where the pattern treats it differently.
-    characters = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
+    characters = [
+        c
+        for c in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(c) not in ("Cn", "Co", "Cs")
+    ]
     for first in range(0, len(characters), 1000):
         text = "".join(f"a{c}1{c} {c}{c}b" for c in characters[first : first + 1000])
         assert decoder.decode(encoder.encode(text).tolist(), skip_special_tokens=False) == text

@@ -1,4 +1,5 @@
-"""Datasets of the hub, read by the hub's own libraries from a server on this machine that speaks its protocol."""
+"""Datasets of the hub, read by the hub's own libraries from a server on this machine that speaks
+its protocol."""
 
 import gzip
 import hashlib
@@ -60,7 +61,11 @@ def test_parquet_on_the_main_branch_under_a_new_name(hub: HubServer, here: Here)
     assert done.returncode == 0, done.stderr
     assert "'org/old' is now 'org/new': set data.source.dataset to that" in done.stderr
     source = meta(here)["source"]
-    assert (source["n_files"], source["place"]["commit"], source["place"]["n_files"]) == (4, commit, 4)
+    assert (source["n_files"], source["place"]["commit"], source["place"]["n_files"]) == (
+        4,
+        commit,
+        4,
+    )
     assert source["place"]["dataset"] == "org/new"
     assert sum(split["n_documents"] for split in meta(here)["splits"].values()) == 400
     assert not (data(here) / "shards").exists()
@@ -68,7 +73,11 @@ def test_parquet_on_the_main_branch_under_a_new_name(hub: HubServer, here: Here)
 
 def test_files_of_json_lines_in_a_configuration(hub: HubServer, here: Here) -> None:
     rows = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:200]).encode()
-    files = {f"{name}/c4-train.0000{i}.json.gz": gzip.compress(rows) for i in (0, 1) for name in ("en", "de")}
+    files = {
+        f"{name}/c4-train.0000{i}.json.gz": gzip.compress(rows)
+        for i in (0, 1)
+        for name in ("en", "de")
+    }
     hub.add("datasets/allenai/c4", files | {"README.md": CARD})
     here.source(dataset="allenai/c4", config_name="en")
     done = here.run("prepare")
@@ -76,22 +85,33 @@ def test_files_of_json_lines_in_a_configuration(hub: HubServer, here: Here) -> N
     assert meta(here)["source"]["place"]["n_files"] == 2
     assert not hub.sent("store|de/")[2:]
     here.source(dataset="allenai/c4", config_name="fr")
-    assert re.search(r"(?s)'fr' not found.*'en'.*set data\.source\.config_name", here.run("prepare").stderr)
+    assert re.search(
+        r"(?s)'fr' not found.*'en'.*set data\.source\.config_name", here.run("prepare").stderr
+    )
 
 
 def test_a_preset_is_served_by_the_first_place_that_can(hub: HubServer, here: Here) -> None:
     script = {"openwebtext.py": b"import datasets", "README.md": b""}
     hub.add("datasets/Skylion007/openwebtext", script)
-    hub.add("datasets/Skylion007/openwebtext", four_files("plain_text/train"), "refs/convert/parquet")
+    hub.add(
+        "datasets/Skylion007/openwebtext", four_files("plain_text/train"), "refs/convert/parquet"
+    )
     here.source(preset="openwebtext")
     done = here.run("prepare")
     assert done.returncode == 0, done.stderr
     place = meta(here)["source"]["place"]
     assert (place["revision"], place["license"]) == ("refs/convert/parquet", "cc0-1.0")
-    assert "revision '79d93d786212f7344586290adb811d4ae6a1762c': there is no such revision" in done.stderr
+    assert (
+        "revision '79d93d786212f7344586290adb811d4ae6a1762c': there is no such revision"
+        in done.stderr
+    )
     whole = bins(here)
     # The hub's own conversion can be a part only, and then says so.
-    hub.add("datasets/Skylion007/openwebtext", four_files("plain_text/partial-train"), "refs/convert/parquet")
+    hub.add(
+        "datasets/Skylion007/openwebtext",
+        four_files("plain_text/partial-train"),
+        "refs/convert/parquet",
+    )
     hub.add("datasets/reedie01/openwebtext", four_files())
     lose(here)
     done = here.run("prepare")
@@ -101,45 +121,75 @@ def test_a_preset_is_served_by_the_first_place_that_can(hub: HubServer, here: He
     assert bins(here) == whole
 
 
-def test_no_place_of_a_preset_can_serve_and_then_its_pinned_copy(hub: HubServer, here: Here) -> None:
+def test_no_place_of_a_preset_can_serve_and_then_its_pinned_copy(
+    hub: HubServer, here: Here
+) -> None:
     here.source(preset="slimpajama")
     done = here.run("prepare")
     assert done.returncode == 2
     assert re.search(
-        r"(?s)error: data\.source: dataset 'cerebras.*dataset 'gmongaras.*data\.source\.preset", done.stderr
+        r"(?s)error: data\.source: dataset 'cerebras.*dataset 'gmongaras.*data\.source\.preset",
+        done.stderr,
     )
     pinned = HUB_PLACES["slimpajama"][1].revision
     assert pinned is not None
     hub.add("datasets/gmongaras/SlimPajama-627B_Reupload", four_files(), pinned)
     done = here.run("prepare")
     assert done.returncode == 0, done.stderr
-    assert "dataset 'cerebras/SlimPajama-627B' does not exist, was renamed or removed" in done.stderr
+    assert (
+        "dataset 'cerebras/SlimPajama-627B' does not exist, was renamed or removed" in done.stderr
+    )
 
 
 SETTINGS = {
-    "script": ({"dataset": "org/set"}, r"has a loading script, set\.py, .*set data\.source\.revision to 'refs/convert"),
-    "vanished": ({"dataset": "org/gone"}, r"'org/gone' does not exist, .*\(HTTP 404\); set data\.source\.dataset"),
+    "script": (
+        {"dataset": "org/set"},
+        r"has a loading script, set\.py, .*set data\.source\.revision to 'refs/convert",
+    ),
+    "vanished": (
+        {"dataset": "org/gone"},
+        r"'org/gone' does not exist, .*\(HTTP 404\); set data\.source\.dataset",
+    ),
     "private": ({"dataset": "org/private"}, r"or is private \(HTTP 401\); .*HF_TOKEN"),
-    "gated": ({"dataset": "org/gated"}, r"is gated \(HTTP 401\): its terms must be accepted .*set HF_TOKEN"),
-    "forbidden": ({"dataset": "org/forbidden"}, r"is gated \(HTTP 403\): its terms must be accepted .*set HF_TOKEN"),
+    "gated": (
+        {"dataset": "org/gated"},
+        r"is gated \(HTTP 401\): its terms must be accepted .*set HF_TOKEN",
+    ),
+    "forbidden": (
+        {"dataset": "org/forbidden"},
+        r"is gated \(HTTP 403\): its terms must be accepted .*set HF_TOKEN",
+    ),
     "no revision": (
         {"dataset": "org/fine", "revision": "v2"},
         r"'org/fine' at revision 'v2': there is no such revision; set data\.source\.revision",
     ),
-    "no split": ({"dataset": "org/fine", "split": "dev"}, r"has no split 'dev', only train; set data\.source\.split"),
+    "no split": (
+        {"dataset": "org/fine", "split": "dev"},
+        r"has no split 'dev', only train; set data\.source\.split",
+    ),
     "no column": (
         {"dataset": "org/fine", "text_field": "body"},
-        r"org/fine, data/train-0.*no field 'body'; fields there: 'text'; set data\.source\.text_field",
+        (
+            r"org/fine, data/train-0.*no field 'body'; fields there: 'text'; set"
+            r" data\.source\.text_field"
+        ),
     ),
-    "no text": ({"dataset": "org/images"}, r"a\.png is none of \.parquet, .*set data\.source\.dataset"),
+    "no text": (
+        {"dataset": "org/images"},
+        r"a\.png is none of \.parquet, .*set data\.source\.dataset",
+    ),
     "nothing": ({"dataset": "org/empty"}, r"'org/empty' has no files of text"),
-    "a folder": ({"dataset": "/data/text"}, r"'/data/text' cannot be read .*use the source 'files'"),
+    "a folder": (
+        {"dataset": "/data/text"},
+        r"'/data/text' cannot be read .*use the source 'files'",
+    ),
 }
 
 
 @pytest.mark.fault(
     "text and data",
-    "a dataset of the hub has a script, is gated, removed or private, or lacks a revision, a split or a column",
+    "a dataset of the hub has a script, is gated, removed or private, or lacks a revision, a split"
+    " or a column",
     "preparation stops before it downloads, and says what to set",
 )
 def test_what_cannot_be_read_says_what_to_set(hub: HubServer, here: Here) -> None:
@@ -149,7 +199,9 @@ def test_what_cannot_be_read_says_what_to_set(hub: HubServer, here: Here) -> Non
     hub.add("datasets/org/fine", four_files())
     hub.add("datasets/org/images", {"train/a.png": b"png" * 100})
     hub.add("datasets/org/empty", {"README.md": b"A card."})
-    hub.faults.append(Fault("org/private", times=10, status=401, headers={"X-Error-Message": "Invalid username"}))
+    hub.faults.append(
+        Fault("org/private", times=10, status=401, headers={"X-Error-Message": "Invalid username"})
+    )
     for case, (settings, _) in SETTINGS.items():
         here.source(**settings)
         (here.folder / "plan.json").rename(here.folder / f"{case}.json")
@@ -159,7 +211,9 @@ from coupled_adam_bench.cli import main
 for case in sys.argv[1:]:
     print("case", case, main(["prepare", "--plan", f"{case}.json"]), file=sys.stderr)
 """
-    _, errors = python("pipeline without a hub", ["-c", code, *SETTINGS], here.folder, here.environment).communicate()
+    _, errors = python(
+        "pipeline without a hub", ["-c", code, *SETTINGS], here.folder, here.environment
+    ).communicate()
     assert "Traceback" not in errors
     said = dict(zip(SETTINGS, re.split(r"case .* 2\n", errors), strict=False))
     assert said.keys() == SETTINGS.keys()
@@ -210,7 +264,10 @@ def test_a_wrong_checksum(hub: HubServer, here: Here) -> None:
     hub.faults.append(Fault(path, content=bytes(wrong)))
     done = here.run("prepare")
     assert done.returncode == 2
-    assert re.search(r"train-00001-of-00004\.parquet of .*SHA-256 is .*but the hub lists .*set data\.so", done.stderr)
+    assert re.search(
+        r"train-00001-of-00004\.parquet of .*SHA-256 is .*but the hub lists .*set data\.so",
+        done.stderr,
+    )
     assert here.run("prepare").returncode == 0
 
 
@@ -230,14 +287,18 @@ def test_no_network(hub: HubServer, here: Here) -> None:
     ), done.stderr
     done = here.run("prepare", HF_HUB_OFFLINE="1")
     assert done.returncode == 2
-    assert re.search(r"HF_HUB_OFFLINE forbids .*`fetch`, with paths\.hub_mirror.*use the source 'files'", done.stderr)
+    assert re.search(
+        r"HF_HUB_OFFLINE forbids .*`fetch`, with paths\.hub_mirror.*use the source 'files'",
+        done.stderr,
+    )
     assert not hub.log
 
 
 @pytest.mark.fault(
     "text and data",
     "preparation of a dataset of the hub is killed",
-    "it goes on after the last finished part: files before it are not downloaded again, and the bins are the same",
+    "it goes on after the last finished part: files before it are not downloaded again, and the"
+    " bins are the same",
 )
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_killed_and_resumed(workers: str, hub: HubServer, here: Here) -> None:
@@ -251,7 +312,9 @@ def test_killed_and_resumed(workers: str, hub: HubServer, here: Here) -> None:
     process = here.start("prepare", "--workers", workers)
     shards = data(here) / "shards"
     deadline = time.monotonic() + 60
-    while not (list(shards.glob("*.json")) and any("train-00002" in entry[1] for entry in hub.log[-3:])):
+    while not (
+        list(shards.glob("*.json")) and any("train-00002" in entry[1] for entry in hub.log[-3:])
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     time.sleep(0.5)
@@ -285,13 +348,16 @@ def test_a_cap_reads_the_first_documents_only(workers: str, hub: HubServer, here
     for name, tokens in whole.items():
         assert tokens.startswith((data(here) / f"{name}.bin").read_bytes())
     assert meta(here)["source"]["n_files"] == 2
-    assert len(hub.sent("/store/")) <= 1 + int(workers)  # several workers are given parts in advance
+    assert len(hub.sent("/store/")) <= 1 + int(
+        workers
+    )  # several workers are given parts in advance
 
 
 @pytest.mark.fault(
     "text and data",
     "the disk is full while a file of the hub is downloaded",
-    "the stage stops at once and says where; when there is space, it goes on and makes the same bins",
+    "the stage stops at once and says where; when there is space, it goes on and makes the same"
+    " bins",
 )
 def test_a_full_disk(hub: HubServer, here: Here) -> None:
     hub.add("datasets/org/set", four_files())
@@ -301,7 +367,9 @@ def test_a_full_disk(hub: HubServer, here: Here) -> None:
         (results / "filler").write_bytes(bytes(60 * 1024))
         done = here.run("prepare")
         assert done.returncode == 2
-        assert re.search(r"error: .*no space left for results/data/.*finished parts are kept", done.stderr), done.stderr
+        assert re.search(
+            r"error: .*no space left for results/data/.*finished parts are kept", done.stderr
+        ), done.stderr
         assert "trying again" not in done.stderr
         (results / "filler").unlink()
         subprocess.run(["mount", "-o", "remount,size=10m", str(results)], check=True)

@@ -44,7 +44,9 @@ def write_texts(path: Path, n_texts: int) -> list[str]:
 
 
 @pytest.fixture
-def files_plan(files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def files_plan(
+    files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Plan:
     write_texts(tmp_path / "text" / "x.jsonl", 300)
     monkeypatch.setattr(prepare_module, "SHARD_CHARACTERS", 2000)
     return make_plan(files_study(tmp_path / "text", small_gpt2, vocab_size=512))
@@ -63,16 +65,26 @@ def u(text: str, seed: int) -> float:
     return int.from_bytes(digest, "little") / 2**64
 
 
-def expected_bins(texts: list[str], tokenizer: Tokenizer, eot_id: int, split: Split) -> dict[str, list[int]]:
+def expected_bins(
+    texts: list[str], tokenizer: Tokenizer, eot_id: int, split: Split
+) -> dict[str, list[int]]:
     bins: dict[str, list[int]] = {name: [] for name in SPLITS}
     for text in texts:
         place = u(text, split.seed)
-        name = "val" if place < split.val_fraction else "test" if place >= 1 - split.test_fraction else "train"
+        name = (
+            "val"
+            if place < split.val_fraction
+            else "test"
+            if place >= 1 - split.test_fraction
+            else "train"
+        )
         bins[name] += [*tokenizer.encode(text).ids, eot_id]
     return bins
 
 
-def test_bins_hold_the_tokens_of_the_documents(files_plan: Plan, small_gpt2: Path, tmp_path: Path) -> None:
+def test_bins_hold_the_tokens_of_the_documents(
+    files_plan: Plan, small_gpt2: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     prepare(*study_and_data(only(files_plan)), out, workers=1)
     lines = (tmp_path / "text" / "x.jsonl").read_text().splitlines()
@@ -86,19 +98,34 @@ def test_bins_hold_the_tokens_of_the_documents(files_plan: Plan, small_gpt2: Pat
         tokens = open_tokens(out, split)
         assert tokens.tolist() == expected[split]
         part = meta.splits[split]
-        assert (part.n_tokens, part.n_documents) == (len(expected[split]), expected[split].count(eot_id))
-        texts_of_split = [text for text in texts if SPLITS[split_of(text.encode(), split_settings)] == split]
+        assert (part.n_tokens, part.n_documents) == (
+            len(expected[split]),
+            expected[split].count(eot_id),
+        )
+        texts_of_split = [
+            text for text in texts if SPLITS[split_of(text.encode(), split_settings)] == split
+        ]
         assert part.n_bytes == sum(len(text.encode()) for text in texts_of_split)
         assert part.sha256 == sha256((out / f"{split}.bin").read_bytes()).hexdigest()
     unigram = np.load(out / "unigram.npy")
     assert unigram.dtype == np.int64
     assert unigram.tolist() == [expected["train"].count(token) for token in range(512)]
-    assert (meta.data_id, meta.vocab_size, meta.eot_id, meta.dtype) == (only(files_plan).data_id, 512, eot_id, "<u2")
+    assert (meta.data_id, meta.vocab_size, meta.eot_id, meta.dtype) == (
+        only(files_plan).data_id,
+        512,
+        eot_id,
+        "<u2",
+    )
     assert meta.n_vocab == tokenizer.get_vocab_size()
     assert meta.source["n_files"] == 1
     assert sorted(path.name for path in out.glob("[!.]*")) == [
-        "meta.json", "test.bin", "tokenizer", "train.bin", "unigram.npy", "val.bin",
-    ]  # fmt: skip
+        "meta.json",
+        "test.bin",
+        "tokenizer",
+        "train.bin",
+        "unigram.npy",
+        "val.bin",
+    ]
 
 
 def test_neither_workers_nor_shards_change_a_byte(
@@ -124,7 +151,8 @@ def test_generated_text_is_the_same_as_files_of_it(
         rows = (json.dumps({"text": language.text(words)}) + "\n" for words in language.shard(k))
         (tmp_path / "text" / f"{k}.jsonl").write_text("".join(rows))
     split = only(synthetic_plan).study.data.split.model_dump()
-    # The generated language has no unknown words; a tokenizer of files must say what it does with them.
+    # The generated language has no unknown words; a tokenizer of files must say what it does with
+    # them.
     shutil.copytree(out / "tokenizer", tmp_path / "tokenizer")
     tokenizer = json.loads((out / "tokenizer" / "tokenizer.json").read_text())
     tokenizer["model"]["unk_token"] = "<|endoftext|>"
@@ -136,16 +164,23 @@ def test_generated_text_is_the_same_as_files_of_it(
     meta = load_meta(out)
     assert sum(part.n_tokens - part.n_documents for part in meta.splits.values()) == 780_000
     assert (meta.n_vocab, meta.eot_id) == (61, 60)
-    assert {path.parent.name for path in out.rglob("*.*")} >= {"tasks", "word_similarity", "tokenizer"}
+    assert {path.parent.name for path in out.rglob("*.*")} >= {
+        "tasks",
+        "word_similarity",
+        "tokenizer",
+    }
 
 
 @pytest.mark.fault(
     "text and data",
-    "text or tokenizer are replaced between the start of a study and its preparation, or while they are read",
+    "text or tokenizer are replaced between the start of a study and its preparation, or while they"
+    " are read",
     "preparation says so and writes no data under the name of what was there before",
 )
 @pytest.mark.parametrize("when", ["before", "while"])
-def test_text_that_is_replaced(when: str, files_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_is_replaced(
+    when: str, files_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_shards = prepare_module.make_shards
 
     def replace_text(*_: Any) -> None:
@@ -159,7 +194,9 @@ def test_text_that_is_replaced(when: str, files_plan: Plan, tmp_path: Path, monk
         replace_text()
     else:
         monkeypatch.setattr(prepare_module, "make_shards", and_replace)
-    with pytest.raises(ValueError, match="data files: the files of the text or of the tokenizer have changed since"):
+    with pytest.raises(
+        ValueError, match="data files: the files of the text or of the tokenizer have changed since"
+    ):
         prepare(*study_and_data(only(files_plan)), tmp_path / "out", workers=1)
     assert not (tmp_path / "out" / "meta.json").exists()
 
@@ -170,9 +207,18 @@ def test_what_is_left_out_is_said(
     write_texts(tmp_path / "text" / "x.jsonl", 100)
     (tmp_path / "text" / "y.txt").write_text("")
     (tmp_path / "text" / "z.csv").write_text("a,b")
-    prepare(*study_and_data(only(make_plan(files_study(tmp_path / "text", small_gpt2)))), tmp_path / "out", workers=1)
+    prepare(
+        *study_and_data(only(make_plan(files_study(tmp_path / "text", small_gpt2)))),
+        tmp_path / "out",
+        workers=1,
+    )
     source = load_meta(tmp_path / "out").source
-    counts = {"n_files": 2, "n_empty_documents": 0, "n_invalid_documents": 0, "n_files_without_text": 1}
+    counts = {
+        "n_files": 2,
+        "n_empty_documents": 0,
+        "n_invalid_documents": 0,
+        "n_files_without_text": 1,
+    }
     assert source.items() >= (counts | {"other_files": {".csv": 1}}).items()
     said = capsys.readouterr().err
     assert "data files: files with other endings are not read (.csv: 1)" in said
@@ -188,7 +234,9 @@ def test_split_by_hash() -> None:
     other = np.array([split_of(text, split.model_copy(update={"seed": 2})) for text in texts])
     assert (other == places).mean() == pytest.approx(0.6**2 + 0.1**2 + 0.3**2, abs=0.02)
     # More validation text takes from train and leaves test alone.
-    more = np.array([split_of(text, split.model_copy(update={"val_fraction": 0.2})) for text in texts])
+    more = np.array(
+        [split_of(text, split.model_copy(update={"val_fraction": 0.2})) for text in texts]
+    )
     assert (more[places == SPLITS.index("test")] == SPLITS.index("test")).all()
     assert (more[places == SPLITS.index("val")] == SPLITS.index("val")).all()
 
@@ -204,7 +252,10 @@ def test_split_by_hash() -> None:
             {"split": {"val_fraction": 0.2, "test_fraction": 1e-9}},
             r"test has 0 tokens .*raise data\.split\.test_fraction",
         ),
-        ({"seq_len": 10**6}, r"train has \d+ tokens .*training\.seq_len \+ 1 = 1000001; give more text"),
+        (
+            {"seq_len": 10**6},
+            r"train has \d+ tokens .*training\.seq_len \+ 1 = 1000001; give more text",
+        ),
     ],
 )
 def test_a_split_too_small_to_train_on(
@@ -219,9 +270,14 @@ def test_a_split_too_small_to_train_on(
 
 @pytest.mark.parametrize("document", ["line", "paragraph", "file"])
 def test_what_a_document_is_and_that_few_are_held_out(
-    document: str, files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    document: str,
+    files_study: MakeStudy,
+    small_gpt2: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Every document of a text file ends with the end-of-text token, also where it has that token's name in it."""
+    """Every document of a text file ends with the end-of-text token, also where it has that token's
+    name in it."""
     (tmp_path / "text").mkdir()
     for index in range(150):
         text = f"one {index} <|endoftext|> of times\n\nthe worst of {index * index}\n"
@@ -231,7 +287,9 @@ def test_what_a_document_is_and_that_few_are_held_out(
     study = files_study(tmp_path / "text", small_gpt2, vocab_size=512, source=source, split=split)
     prepare(*study_and_data(only(make_plan(study))), tmp_path / "out", workers=1)
     meta = load_meta(tmp_path / "out")
-    assert sum(part.n_documents for part in meta.splits.values()) == (150 if document == "file" else 300)
+    assert sum(part.n_documents for part in meta.splits.values()) == (
+        150 if document == "file" else 300
+    )
     for name, part in meta.splits.items():
         tokens = open_tokens(tmp_path / "out", name)
         ends = document_ends(tokens, meta.eot_id)
@@ -309,10 +367,21 @@ def command(tmp_path: Path) -> Callable[..., list[str]]:
     (tmp_path / "run.py").write_text(RUN)
 
     def make(
-        plan: Plan, out: Path, workers: int = 1, shard_characters: int = 2000, kill_at: str = "never"
+        plan: Plan,
+        out: Path,
+        workers: int = 1,
+        shard_characters: int = 2000,
+        kill_at: str = "never",
     ) -> list[str]:
         write_sealed(tmp_path / "plan.json", plan.to_json())
-        arguments = [tmp_path / "run.py", tmp_path / "plan.json", out, workers, shard_characters, kill_at]
+        arguments = [
+            tmp_path / "run.py",
+            tmp_path / "plan.json",
+            out,
+            workers,
+            shard_characters,
+            kill_at,
+        ]
         return [sys.executable, *map(str, arguments)]
 
     return make
@@ -324,7 +393,9 @@ def n_kept(stderr: str) -> int:
     return int(found[1])
 
 
-def test_killed_while_making_shards(files_plan: Plan, command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_killed_while_making_shards(
+    files_plan: Plan, command: Callable[..., list[str]], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     killed = subprocess.Popen(command(files_plan, out, workers=2, shard_characters=500))
     finished: list[Path] = []
@@ -339,7 +410,9 @@ def test_killed_while_making_shards(files_plan: Plan, command: Callable[..., lis
     finished = sorted((out / "shards").glob("0*.json"))
     assert not (out / "meta.json").exists()
     deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}/stat").exists() for pid in workers):  # they do not outlive the process
+    while any(
+        Path(f"/proc/{pid}/stat").exists() for pid in workers
+    ):  # they do not outlive the process
         assert time.monotonic() < deadline
         time.sleep(0.01)
     # A damaged shard and one of other text are not taken over.
@@ -349,7 +422,10 @@ def test_killed_while_making_shards(files_plan: Plan, command: Callable[..., lis
     finished[1].write_text(json.dumps(record | {"key": "0"}))
     (out / ".train.bin.0123abcd.tmp").write_text("half a bin")
     again = subprocess.run(
-        command(files_plan, out, workers=2, shard_characters=500), check=True, capture_output=True, text=True
+        command(files_plan, out, workers=2, shard_characters=500),
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert not (out / "shards").exists()
     assert n_kept(again.stderr) >= len(finished) - 2
@@ -367,7 +443,9 @@ def test_killed_while_putting_bins_together(
     n_shards = len(list((out / "shards").glob("*.bin")))
     assert n_shards > 10
     times = {path: path.stat().st_mtime_ns for path in (out / "shards").iterdir()}
-    killed = subprocess.run(command(files_plan, out, kill_at=kill_at), capture_output=True, text=True)
+    killed = subprocess.run(
+        command(files_plan, out, kill_at=kill_at), capture_output=True, text=True
+    )
     assert n_kept(killed.stderr) == n_shards
     assert {path: path.stat().st_mtime_ns for path in (out / "shards").iterdir()} == times
     subprocess.run(command(files_plan, out), check=True, capture_output=True)
@@ -378,13 +456,25 @@ def test_killed_while_putting_bins_together(
 def can_mount() -> bool:
     if shutil.which("unshare") is None:
         return False
-    probe = ["unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    probe = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "mount",
+        "-t",
+        "tmpfs",
+        "tmpfs",
+        "/mnt",
+    ]
     return subprocess.run(probe, capture_output=True).returncode == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not can_mount(), reason="needs a small file system")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_full_disk(workers: int, synthetic_plan: Plan, command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_full_disk(
+    workers: int, synthetic_plan: Plan, command: Callable[..., list[str]], tmp_path: Path
+) -> None:
     """Two of three shards fit; after the disk has grown, what was finished is kept."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -401,11 +491,15 @@ def test_full_disk(workers: int, synthetic_plan: Plan, command: Callable[..., li
     unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
     assert subprocess.run(unshare).returncode == 0
     error = (tmp_path / "full.txt").read_text().splitlines()[-1]
-    assert re.search(r"OSError: \[Errno 28\] no space left for .*/out .*run again: finished parts are kept", error)
+    assert re.search(
+        r"OSError: \[Errno 28\] no space left for .*/out .*run again: finished parts are kept",
+        error,
+    )
     kept = (tmp_path / "shards.txt").read_text().split()
     finished = [name for name in kept if name.endswith(".json")]
     assert kept == [f"{Path(name).stem}.{kind}" for name in finished for kind in ("bin", "json")]
-    # Two workers write at once: the one that meets the end of the disk may be that of the second or the third shard.
+    # Two workers write at once: the one that meets the end of the disk may be that of the second or
+    # the third shard.
     assert len(finished) == 2 if workers == 1 else 1 <= len(finished) <= 2
     assert n_kept((tmp_path / "again.txt").read_text()) == len(finished)
     prepare(*study_and_data(only(synthetic_plan)), tmp_path / "whole", workers=1)
@@ -415,7 +509,9 @@ def test_full_disk(workers: int, synthetic_plan: Plan, command: Callable[..., li
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
 def test_token_counts_of_real_text(files_study: MakeStudy, tmp_path: Path) -> None:
     data = Path(os.environ["CAB_REAL_DATA"])
-    study = files_study(data / "text" / "openstax_ccby", data / "tokenizer" / "hf_gpt2", tokenizer="gpt2")
+    study = files_study(
+        data / "text" / "openstax_ccby", data / "tokenizer" / "hf_gpt2", tokenizer="gpt2"
+    )
     prepare(*study_and_data(only(make_plan(study))), tmp_path / "out", workers=2)
     parts = load_meta(tmp_path / "out").splits.values()
     # Counted by others, with one end-of-text per document: train.jsonl.xz and val.jsonl.xz.

@@ -15,7 +15,9 @@ from coupled_adam_bench.study.config import Study, parse_study
 
 DATA = "coupled_adam_bench.data"
 MakeStudy = Callable[..., Study]
-DOCUMENTS = ["Grüße,\nWelt", "  two\tthree ", '{"a": "\\n漢字"}'] + [f"document {i} " + "x" * i for i in range(100)]
+DOCUMENTS = ["Grüße,\nWelt", "  two\tthree ", '{"a": "\\n漢字"}'] + [
+    f"document {i} " + "x" * i for i in range(100)
+]
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
@@ -44,7 +46,9 @@ def parquet(table: dict[str, Any]) -> bytes:
         ("x.parquet", parquet({"id": list(range(len(DOCUMENTS))), "text": DOCUMENTS})),
     ],
 )
-def test_rows_of_all_formats(name: str, content: bytes, packing: str, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_rows_of_all_formats(
+    name: str, content: bytes, packing: str, files_study: MakeStudy, tmp_path: Path
+) -> None:
     (tmp_path / (name + packing)).write_bytes(PACK[packing](content))
     corpus = Corpus(files_study(tmp_path))
     assert list(corpus) == DOCUMENTS
@@ -61,9 +65,16 @@ def test_rows_of_all_formats(name: str, content: bytes, packing: str, files_stud
     ],
 )
 def test_documents_of_txt_files(
-    document: str, expected: list[str], n_empty: int, packing: str, files_study: MakeStudy, tmp_path: Path
+    document: str,
+    expected: list[str],
+    n_empty: int,
+    packing: str,
+    files_study: MakeStudy,
+    tmp_path: Path,
 ) -> None:
-    (tmp_path / f"x.txt{packing}").write_bytes(PACK[packing]("\ufeffa b\r\nc\n\n  \n\nd é\ne".encode()))
+    (tmp_path / f"x.txt{packing}").write_bytes(
+        PACK[packing]("\ufeffa b\r\nc\n\n  \n\nd é\ne".encode())
+    )
     corpus = Corpus(files_study(tmp_path, source={"kind": "files", "txt_document": document}))
     assert list(corpus) == expected
     assert corpus.position.n_empty == n_empty
@@ -74,10 +85,13 @@ def test_long_txt_documents_are_cut_at_line_ends(
     document: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{DATA}.documents.MAX_DOCUMENT_BYTES", 20)
-    # A line of more than 20 bytes is cut, too; 20 bytes end within the seventh three-byte character.
+    # A line of more than 20 bytes is cut, too; 20 bytes end within the seventh three-byte
+    # character.
     lines = ["0123456789\n", "0123\n", "0123456789\n", "漢" * 10 + "\n", "end\n"]
     (tmp_path / "x.txt").write_text("".join(lines), encoding="utf-8")
-    documents = list(Corpus(files_study(tmp_path, source={"kind": "files", "txt_document": document})))
+    documents = list(
+        Corpus(files_study(tmp_path, source={"kind": "files", "txt_document": document}))
+    )
     if document == "line":
         assert documents == ["0123456789", "0123", "0123456789", "漢" * 6, "漢" * 4, "end"]
     else:
@@ -100,7 +114,9 @@ def test_files_come_in_the_order_of_their_names(files_study: MakeStudy, tmp_path
 
 
 def test_empty_documents_are_skipped_and_counted(files_study: MakeStudy, tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_bytes(jsonl([{"text": t} for t in ("a", "", " \n\t", "b")]) + b"\n  \n")
+    (tmp_path / "x.jsonl").write_bytes(
+        jsonl([{"text": t} for t in ("a", "", " \n\t", "b")]) + b"\n  \n"
+    )
     corpus = Corpus(files_study(tmp_path))
     assert list(corpus) == ["a", "b"]
     assert corpus.position.n_empty == 2
@@ -114,14 +130,20 @@ def test_lines_that_are_longer_than_memory(
     rows = jsonl([{"text": "a"}, {"text": "é" * 490}])
     (tmp_path / f"x.jsonl{packing}").write_bytes(PACK[packing](rows))
     assert list(Corpus(files_study(tmp_path))) == ["a", "é" * 490]
-    (tmp_path / f"x.jsonl{packing}").write_bytes(PACK[packing](rows + jsonl([{"text": "a" * 1000}])))
-    with pytest.raises(ValueError, match=rf"x\.jsonl{packing}, line 3: not valid JSON .* of at most 1,000 bytes"):
+    (tmp_path / f"x.jsonl{packing}").write_bytes(
+        PACK[packing](rows + jsonl([{"text": "a" * 1000}]))
+    )
+    with pytest.raises(
+        ValueError, match=rf"x\.jsonl{packing}, line 3: not valid JSON .* of at most 1,000 bytes"
+    ):
         list(Corpus(files_study(tmp_path)))
 
 
 def test_several_frames_in_one_packed_file(files_study: MakeStudy, tmp_path: Path) -> None:
     for packing in (".gz", ".xz", ".zst"):
-        (tmp_path / f"x.txt{packing}").write_bytes(PACK[packing](b"one ") + PACK[packing](b"two" * 100_000))
+        (tmp_path / f"x.txt{packing}").write_bytes(
+            PACK[packing](b"one ") + PACK[packing](b"two" * 100_000)
+        )
     assert list(Corpus(files_study(tmp_path))) == ["one " + "two" * 100_000] * 3
 
 
@@ -139,10 +161,16 @@ def test_no_documents(name: str, packing: str, files_study: MakeStudy, tmp_path:
 
 @packed_only
 @pytest.mark.parametrize("name", ["x.txt", "x.jsonl", "x.parquet"])
-def test_truncated_and_damaged_packings(name: str, packing: str, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_truncated_and_damaged_packings(
+    name: str, packing: str, files_study: MakeStudy, tmp_path: Path
+) -> None:
     # Hexadecimal digests do not shrink to nothing: the file has a middle.
     texts = [f"{i * 2654435761 % 2**32:08x}" * 3 for i in range(3000)]
-    content = parquet({"text": texts}) if name == "x.parquet" else jsonl([{"text": text} for text in texts])
+    content = (
+        parquet({"text": texts})
+        if name == "x.parquet"
+        else jsonl([{"text": text} for text in texts])
+    )
     whole = PACK[packing](content)
     middle = len(whole) // 2
     problem = rf"{name}{packing}: truncated or damaged {packing} file \(.*fetch it again"
@@ -151,7 +179,9 @@ def test_truncated_and_damaged_packings(name: str, packing: str, files_study: Ma
         with pytest.raises(ValueError, match=problem):
             list(Corpus(files_study(tmp_path)))
     # The checksum comes last, so damage can first be seen in the text.
-    (tmp_path / (name + packing)).write_bytes(whole[:middle] + b"\xff" * 100 + whole[middle + 100 :])
+    (tmp_path / (name + packing)).write_bytes(
+        whole[:middle] + b"\xff" * 100 + whole[middle + 100 :]
+    )
     with pytest.raises(ValueError, match=name + packing):
         list(Corpus(files_study(tmp_path)))
     (tmp_path / (name + packing)).write_bytes(content)  # not packed at all
@@ -172,11 +202,23 @@ def test_truncated_and_damaged_parquet(files_study: MakeStudy, tmp_path: Path) -
     [
         ("x.txt", b"ab\ncd\n\xc3(", r"x\.txt: not UTF-8: byte 0xc3 in line 3"),
         ("x.txt", b"ab\ncd\xc3", r"x\.txt: not UTF-8: byte 0xc3 in line 2"),
-        ("x.txt", "text".encode("utf-16"), r"x\.txt: not UTF-8: byte 0xff in line 1; convert the file"),
-        ("x.jsonl", b'{"text": "a"}\n{"text": "\xe9"}\n', r"x\.jsonl: not UTF-8: byte 0xe9 in line 2"),
+        (
+            "x.txt",
+            "text".encode("utf-16"),
+            r"x\.txt: not UTF-8: byte 0xff in line 1; convert the file",
+        ),
+        (
+            "x.jsonl",
+            b'{"text": "a"}\n{"text": "\xe9"}\n',
+            r"x\.jsonl: not UTF-8: byte 0xe9 in line 2",
+        ),
         ("x.jsonl", b'{"text": "a"}\n\n{"text": "b"\n', r"x\.jsonl, line 3: not valid JSON"),
         ("x.jsonl", b"[" * 100_000, r"x\.jsonl, line 1: not valid JSON"),
-        ("x.jsonl", b'{"text": "a"}\n["text"]\n', r"x\.jsonl, line 2: a JSON list, but each line must be an object"),
+        (
+            "x.jsonl",
+            b'{"text": "a"}\n["text"]\n',
+            r"x\.jsonl, line 2: a JSON list, but each line must be an object",
+        ),
         (
             "x.jsonl",
             b'{"id": 1, "content": "a"}\n',
@@ -188,12 +230,26 @@ def test_truncated_and_damaged_parquet(files_study: MakeStudy, tmp_path: Path) -
             b'{"text": 5}\n',
             r"line 1: field 'text' is int, not text; .*; data\.skip: invalid leaves such rows",
         ),
-        ("x.jsonl", b'{"text": "a\\ud83d"}\n', r"line 1: field 'text' is not valid Unicode .* at character 1"),
-        ("x.parquet", parquet({"id": [1], "body": ["a"]}), r"x\.parquet: no field 'text'; fields there: 'id', 'body'"),
-        ("x.parquet", parquet({"text": [1, 2]}), r"x\.parquet, row 1: field 'text' is int, not text"),
+        (
+            "x.jsonl",
+            b'{"text": "a\\ud83d"}\n',
+            r"line 1: field 'text' is not valid Unicode .* at character 1",
+        ),
+        (
+            "x.parquet",
+            parquet({"id": [1], "body": ["a"]}),
+            r"x\.parquet: no field 'text'; fields there: 'id', 'body'",
+        ),
+        (
+            "x.parquet",
+            parquet({"text": [1, 2]}),
+            r"x\.parquet, row 1: field 'text' is int, not text",
+        ),
     ],
 )
-def test_wrong_content(name: str, content: bytes, message: str, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_wrong_content(
+    name: str, content: bytes, message: str, files_study: MakeStudy, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         list(Corpus(files_study(tmp_path)))
@@ -202,7 +258,10 @@ def test_wrong_content(name: str, content: bytes, message: str, files_study: Mak
 def test_another_text_field(files_study: MakeStudy, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(jsonl([{"text": 1, "body": "a"}]))
     (tmp_path / "y.parquet").write_bytes(parquet({"text": [1], "body": ["b"]}))
-    assert list(Corpus(files_study(tmp_path, source={"kind": "files", "text_field": "body"}))) == ["a", "b"]
+    assert list(Corpus(files_study(tmp_path, source={"kind": "files", "text_field": "body"}))) == [
+        "a",
+        "b",
+    ]
 
 
 WITHOUT_TEXT = {
@@ -241,10 +300,14 @@ def test_what_has_no_text_is_left_out_and_counted(files_study: MakeStudy, tmp_pa
     write_all(tmp_path, WITHOUT_TEXT)
     corpus = Corpus(files_study(tmp_path))
     assert list(corpus) == ["one", "two", "three", "four"]
-    assert corpus.position == Position(file=6, document=0, n_empty=4, n_invalid=0, n_files_without_text=3)
+    assert corpus.position == Position(
+        file=6, document=0, n_empty=4, n_invalid=0, n_files_without_text=3
+    )
     said = corpus.left_out(corpus.position)
     assert said is not None
-    assert said.startswith("left out: documents without text: 4, files without text: 3 (data.skip: empty)\n")
+    assert said.startswith(
+        "left out: documents without text: 4, files without text: 3 (data.skip: empty)\n"
+    )
     assert f"{tmp_path}/d.jsonl: no documents in it: it is empty or has only empty texts" in said
     with pytest.raises(ValueError) as error:
         list(Corpus(files_study(tmp_path, skip="nothing")))
@@ -262,20 +325,29 @@ def test_what_has_no_text_is_left_out_and_counted(files_study: MakeStudy, tmp_pa
 
 @pytest.mark.fault(
     "text and data",
-    "rows of a text have no valid text: a number, no field, broken JSON, bytes that are not UTF-8, half a character",
+    "rows of a text have no valid text: a number, no field, broken JSON, bytes that are not UTF-8,"
+    " half a character",
     "under the setting `data.skip: invalid` they are left out and counted, and refused without it",
 )
-def test_rows_without_valid_text_are_left_out_if_the_study_says_so(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_rows_without_valid_text_are_left_out_if_the_study_says_so(
+    files_study: MakeStudy, tmp_path: Path
+) -> None:
     write_all(tmp_path, {"x.jsonl": BAD_ROWS, "y.parquet": parquet({"text": pa.array([1, 2])})})
     corpus = Corpus(files_study(tmp_path, skip="invalid"))
     assert list(corpus) == ["five", "six"]
-    assert corpus.position == Position(file=2, document=0, n_empty=0, n_invalid=8, n_files_without_text=1)
-    assert "left out: rows without valid text: 8, files without text: 1" in str(corpus.left_out(corpus.position))
+    assert corpus.position == Position(
+        file=2, document=0, n_empty=0, n_invalid=8, n_files_without_text=1
+    )
+    assert "left out: rows without valid text: 8, files without text: 1" in str(
+        corpus.left_out(corpus.position)
+    )
     assert f"{tmp_path}/x.jsonl, line 2: field 'text' is int, not text" in corpus.skipped
     with pytest.raises(ValueError, match=r"paths\.text: 8 problems in the text"):
         list(Corpus(files_study(tmp_path)))
     (tmp_path / "x.jsonl").unlink()
-    with pytest.raises(ValueError, match=r"no document in it has text\n.*y\.parquet, row 1: field 'text' is int"):
+    with pytest.raises(
+        ValueError, match=r"no document in it has text\n.*y\.parquet, row 1: field 'text' is int"
+    ):
         list(Corpus(files_study(tmp_path, skip="invalid")))
 
 
@@ -326,5 +398,7 @@ def test_a_restart_counts_nothing_twice(files_study: MakeStudy, tmp_path: Path) 
 def test_rows_are_skipped_in_text_alone(tiny_study: Callable[..., dict[str, Any]]) -> None:
     values = tiny_study()
     values["data"]["skip"] = "invalid"
-    with pytest.raises(ValueError, match=r"skip: 'invalid', but the source 'synthetic' has no rows; leave it out"):
+    with pytest.raises(
+        ValueError, match=r"skip: 'invalid', but the source 'synthetic' has no rows; leave it out"
+    ):
         parse_study(values)

@@ -22,9 +22,13 @@ def word_probability(language: Language, word: int, topic: int) -> float:
     """p(w | class of w, topic) from its definition."""
 
     def weight(w: int) -> float:
-        return (w + 1.0) ** -language.source.zipf_exponent * (1 + TOPIC_BOOST * (language.topic_W[w] == topic))
+        return (w + 1.0) ** -language.source.zipf_exponent * (
+            1 + TOPIC_BOOST * (language.topic_W[w] == topic)
+        )
 
-    peers = [w for w in range(language.source.n_words) if language.class_W[w] == language.class_W[word]]
+    peers = [
+        w for w in range(language.source.n_words) if language.class_W[w] == language.class_W[word]
+    ]
     return weight(word) / sum(weight(w) for w in peers)
 
 
@@ -63,13 +67,18 @@ def test_size_of_the_text(small: Language) -> None:
     assert longer.shard(0).words.tolist() == shards[0].words.tolist()
 
 
-@pytest.mark.parametrize("changes", [{}, {"n_words": 10_000}, {"n_words": 50, "n_classes": 50, "n_topics": 60}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"n_words": 10_000}, {"n_words": 50, "n_classes": 50, "n_topics": 60}]
+)
 def test_classes_and_topics_are_balanced(changes: dict[str, int]) -> None:
     language = Language(SyntheticSource(**changes))
     source = language.source
     assert len(set(language.names)) == source.n_words
     assert all(name.isalpha() and name.isascii() for name in language.names)
-    assert np.bincount(language.class_W, minlength=source.n_classes).min() == source.n_words // source.n_classes
+    assert (
+        np.bincount(language.class_W, minlength=source.n_classes).min()
+        == source.n_words // source.n_classes
+    )
     for first in range(0, source.n_words - source.n_classes, source.n_classes):
         assert len(set(language.class_W[first : first + source.n_classes])) == source.n_classes
     run = source.n_classes * source.n_topics
@@ -82,7 +91,9 @@ def test_more_classes_than_words() -> None:
         SyntheticSource(n_words=50, n_classes=51)
 
 
-@pytest.mark.parametrize("source", [SyntheticSource(), SMALL, SyntheticSource(n_words=500, n_classes=40)])
+@pytest.mark.parametrize(
+    "source", [SyntheticSource(), SMALL, SyntheticSource(n_words=500, n_classes=40)]
+)
 def test_the_grammar_keeps_the_mass_of_the_classes(source: SyntheticSource) -> None:
     language = Language(source)
     zipf = np.array([1 / rank**source.zipf_exponent for rank in range(1, source.n_words + 1)])
@@ -91,7 +102,9 @@ def test_the_grammar_keeps_the_mass_of_the_classes(source: SyntheticSource) -> N
     assert language.transition_CC.sum(axis=1) == pytest.approx(1, abs=1e-12)
     assert mass @ language.transition_CC == pytest.approx(mass, abs=1e-12)
     # The grammar tells something: the next class is much less open than without it.
-    entropy = -(np.array(mass)[:, None] * language.transition_CC * np.log(language.transition_CC)).sum()
+    entropy = -(
+        np.array(mass)[:, None] * language.transition_CC * np.log(language.transition_CC)
+    ).sum()
     assert entropy < 0.85 * stats.entropy(mass)
 
 
@@ -113,7 +126,9 @@ def test_the_text_follows_the_grammar_and_the_topics(small: Language) -> None:
 
 def test_unigrams_are_zipfian() -> None:
     language = Language(SyntheticSource())
-    counts = np.bincount(np.concatenate([language.shard(k).words for k in range(language.n_shards)]), minlength=1000)
+    counts = np.bincount(
+        np.concatenate([language.shard(k).words for k in range(language.n_shards)]), minlength=1000
+    )
     log_rank, log_count = np.log(np.arange(1, 1001)), np.log(np.sort(counts)[::-1])
     assert stats.linregress(log_rank, log_count).slope == pytest.approx(-1, abs=0.05)
     assert stats.pearsonr(np.log(language.zipf_W), np.log(counts)).statistic > 0.95
@@ -128,7 +143,14 @@ def test_log_likelihood_is_that_of_the_generator(small: Language) -> None:
         """p(words), the first class given, the topic summed over."""
         classes = [small.class_W[word] for word in words]
         path = math.prod(small.transition_CC[a, b] for a, b in itertools.pairwise(classes))
-        return path * sum(math.prod(word_probability(small, word, topic) for word in words) for topic in range(3)) / 3
+        return (
+            path
+            * sum(
+                math.prod(word_probability(small, word, topic) for word in words)
+                for topic in range(3)
+            )
+            / 3
+        )
 
     for item, choice in itertools.product(range(3), range(2)):
         context = contexts[item].tolist()

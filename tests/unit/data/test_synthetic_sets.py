@@ -17,7 +17,9 @@ from coupled_adam_bench.data.synthetic_sets import (
 from coupled_adam_bench.study.config import SyntheticSource
 
 DEMO = SyntheticSource()
-TINY = SyntheticSource(n_words=50, n_classes=2, n_topics=2, n_tokens=20_000, n_word_pairs=20, n_task_items=10)
+TINY = SyntheticSource(
+    n_words=50, n_classes=2, n_topics=2, n_tokens=20_000, n_word_pairs=20, n_task_items=10
+)
 # As many pairs of class and topic as words: no two words are kin in both.
 NO_KIN = SyntheticSource(n_words=50, n_classes=8, n_topics=10, n_word_pairs=100, n_task_items=10)
 
@@ -36,7 +38,10 @@ def test_word_pairs_are_rated_by_what_they_share(source: SyntheticSource) -> Non
     for first, second, rating in pairs:
         a, b = rank[first], rank[second]
         assert a != b
-        shared = (language.class_W[a] == language.class_W[b], language.topic_W[a] == language.topic_W[b])
+        shared = (
+            language.class_W[a] == language.class_W[b],
+            language.topic_W[a] == language.topic_W[b],
+        )
         assert rating == {0: 0, 1: 5, 2: 10}[sum(shared)]
 
 
@@ -44,7 +49,10 @@ def test_word_pairs_are_balanced_and_frequent(demo: Language) -> None:
     pairs = word_pairs(demo)
     assert Counter(rating for *_, rating in pairs) == {0: 250, 5: 500, 10: 250}
     rank = {name: index for index, name in enumerate(demo.names)}
-    ranks = {rating: [rank[w] for a, b, r in pairs if r == rating for w in (a, b)] for rating in (0, 5, 10)}
+    ranks = {
+        rating: [rank[w] for a, b, r in pairs if r == rating for w in (a, b)]
+        for rating in (0, 5, 10)
+    }
     assert max(map(max, ranks.values())) < 250
     # Kinds of pairs do not differ in frequency, on which similarities of embeddings also depend.
     means = [np.mean(values) for values in ranks.values()]
@@ -100,15 +108,23 @@ def test_small_languages_have_solvable_tasks(source: SyntheticSource) -> None:
 def test_files_of_the_evaluation_sets(tmp_path: Path) -> None:
     language = Language(TINY)
     write_evaluation_sets(language, tmp_path)
-    rows = [line.split("\t") for line in (tmp_path / "word_similarity" / "synthetic.tsv").read_text().splitlines()]
+    rows = [
+        line.split("\t")
+        for line in (tmp_path / "word_similarity" / "synthetic.tsv").read_text().splitlines()
+    ]
     assert [(a, b, int(rating)) for a, b, rating in rows] == word_pairs(language)
     training_text = " ".join(language.text(language.shard(0).words))
     for name in ("synthetic_topic", "synthetic_grammar"):
         task = yaml.safe_load((tmp_path / "tasks" / f"{name}.yaml").read_text())
         assert task["task"] == name
         assert task["dataset_kwargs"]["data_files"] == {"test": f"{name}.jsonl"}
-        assert task["metric_list"] == [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]
-        items = [json.loads(line) for line in (tmp_path / "tasks" / f"{name}.jsonl").read_text().splitlines()]
+        assert task["metric_list"] == [
+            {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
+        ]
+        items = [
+            json.loads(line)
+            for line in (tmp_path / "tasks" / f"{name}.jsonl").read_text().splitlines()
+        ]
         assert len(items) == 10
         for item in items:
             assert set(item) == {"context", "choices", "label"}
@@ -116,5 +132,9 @@ def test_files_of_the_evaluation_sets(tmp_path: Path) -> None:
             assert [len(choice.split()) for choice in item["choices"]] == [8] * 4
             assert item["context"] not in training_text
     write_evaluation_sets(Language(TINY), tmp_path / "again")
-    for file in ("word_similarity/synthetic.tsv", "tasks/synthetic_topic.jsonl", "tasks/synthetic_grammar.yaml"):
+    for file in (
+        "word_similarity/synthetic.tsv",
+        "tasks/synthetic_topic.jsonl",
+        "tasks/synthetic_grammar.yaml",
+    ):
         assert (tmp_path / file).read_bytes() == (tmp_path / "again" / file).read_bytes()

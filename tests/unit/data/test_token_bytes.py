@@ -8,14 +8,26 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from coupled_adam_bench.data.token_bytes import UNKNOWN, token_bytes
 from coupled_adam_bench.data.tokenizers import EOT, Encoder, _save, _word_tokenizer
 
 TEXT = [
-    "the cat sat on the mat", "a naïve café, 1234 times", "日本語 and ελληνικά", "  two  spaces\n\ttab", "ßẞ 🙂🙂 end ",
-]  # fmt: skip
+    "the cat sat on the mat",
+    "a naïve café, 1234 times",
+    "日本語 and ελληνικά",
+    "  two  spaces\n\ttab",
+    "ßẞ 🙂🙂 end ",
+]
 CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\u2581")
 
 
@@ -42,7 +54,10 @@ def byte_level(add_prefix_space: bool = False) -> Tokenizer:
 def split_bytes() -> Tokenizer:
     """As in Llama 3: a pattern, then bytes."""
     tokenizer = byte_level()
-    parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    parts = [
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+    ]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
     return tokenizer
 
@@ -53,7 +68,9 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 def metaspace(scheme: str) -> Tokenizer:
     """As in SentencePiece: what is not in the vocabulary is written in bytes."""
     model = models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>")
-    decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme=scheme), decoders.Fuse()])
+    decoder = decoders.Sequence(
+        [decoders.ByteFallback(), decoders.Metaspace(prepend_scheme=scheme), decoders.Fuse()]
+    )
     tokenizer = trained(
         model,
         pre_tokenizers.Metaspace(prepend_scheme=scheme),
@@ -63,16 +80,25 @@ def metaspace(scheme: str) -> Tokenizer:
         special_tokens=["<unk>", *BYTES],
     )
     state = json.loads(tokenizer.to_str())
-    state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in BYTES]
+    state["added_tokens"] = [
+        token for token in state["added_tokens"] if token["content"] not in BYTES
+    ]
     return Tokenizer.from_str(json.dumps(state))
 
 
 def llama_2() -> Tokenizer:
     """Spaces by a normalizer, and no pre-tokenizer."""
     tokenizer = metaspace("first")
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
     tokenizer.pre_tokenizer = None
-    parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    parts = [
+        decoders.Replace("\u2581", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
     tokenizer.decoder = decoders.Sequence(parts)
     return tokenizer
 
@@ -97,8 +123,11 @@ def encoder(request, tmp_path_factory) -> tuple[str, Encoder, Path]:
 
 
 def counted(encoder, folder: Path, texts: list[str]) -> tuple[int, np.ndarray]:
-    """Return the bytes of all tokens but the first of documents, as the data stage joins them, and the tokens."""
-    ids = np.concatenate([[encoder.eot_id], *([*encoder.encode(text), encoder.eot_id] for text in texts)]).astype(int)
+    """Return the bytes of all tokens but the first of documents, as the data stage joins them, and
+    the tokens."""
+    ids = np.concatenate(
+        [[encoder.eot_id], *([*encoder.encode(text), encoder.eot_id] for text in texts)]
+    ).astype(int)
     table = token_bytes(folder, encoder.n_vocab + 5, encoder.eot_id)
     found = table.of(ids[1:], ids[:-1])
     assert (found != UNKNOWN).all()
@@ -115,7 +144,9 @@ def test_they_are_those_of_the_encoded_texts(encoder, texts):
     texts = [*TEXT[:3], *texts]
     found, ids = counted(encode, folder, texts)
     assert found == sum(len(text.encode()) for text in texts)
-    if name == "byte level":  # a character may be cut in two, so single tokens have no text of their own
+    if (
+        name == "byte level"
+    ):  # a character may be cut in two, so single tokens have no text of their own
         table = token_bytes(folder, encode.n_vocab, encode.eot_id)
         whole = encode._tokenizer.decode(ids.tolist(), skip_special_tokens=True).encode()
         assert table.inside[ids].sum() == len(whole)
@@ -132,26 +163,47 @@ def test_words_stand_for_themselves_and_the_space_before_them(tmp_path):
 
 
 def test_unknown_words_and_special_tokens_stand_for_what_nobody_knows(tmp_path):
-    tokenizer = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1, "<pad>": 2, EOT: 3}, unk_token="<unk>"))
+    tokenizer = Tokenizer(
+        models.WordLevel({"a": 0, "<unk>": 1, "<pad>": 2, EOT: 3}, unk_token="<unk>")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<pad>", EOT)])
     tokenizer.add_tokens([AddedToken("<|ö|>", special=False)])
     _save(tokenizer, EOT, tmp_path)
-    assert token_bytes(tmp_path, 5, 3).inside.tolist() == [2, UNKNOWN, UNKNOWN, 0, len("<|ö|>".encode())]
+    assert token_bytes(tmp_path, 5, 3).inside.tolist() == [
+        2,
+        UNKNOWN,
+        UNKNOWN,
+        0,
+        len("<|ö|>".encode()),
+    ]
 
 
 def test_a_tokenizer_that_does_not_say_it_is_refused(tmp_path):
-    tokenizer = Tokenizer(models.WordPiece({"a": 0, "##b": 1, "[UNK]": 2, EOT: 3}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    tokenizer = Tokenizer(
+        models.WordPiece({"a": 0, "##b": 1, "[UNK]": 2, EOT: 3}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.BertPreTokenizer(),
+        decoders.WordPiece(),
+    )
     _save(tokenizer, EOT, tmp_path)
-    with pytest.raises(ValueError, match=r"tokenizer\.json: its pre-tokenizer \['BertPreTokenizer'\] and decoder"):
+    with pytest.raises(
+        ValueError, match=r"tokenizer\.json: its pre-tokenizer \['BertPreTokenizer'\] and decoder"
+    ):
         token_bytes(tmp_path, 4, 3)
 
 
-@pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="needs the real tokenizer: set CAB_REAL_DATA")
+@pytest.mark.skipif(
+    "CAB_REAL_DATA" not in os.environ, reason="needs the real tokenizer: set CAB_REAL_DATA"
+)
 def test_gpt2_s_own_tokenizer(tmp_path):
     from coupled_adam_bench.data.tokenizers import read_gpt2
 
-    _save(read_gpt2(Path(os.environ["CAB_REAL_DATA"]) / "tokenizer/hf_gpt2/tokenizer.json"), EOT, tmp_path)
+    _save(
+        read_gpt2(Path(os.environ["CAB_REAL_DATA"]) / "tokenizer/hf_gpt2/tokenizer.json"),
+        EOT,
+        tmp_path,
+    )
     found, _ = counted(Encoder(tmp_path), tmp_path, TEXT)
     assert found == sum(len(text.encode()) for text in TEXT)

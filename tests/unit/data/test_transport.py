@@ -1,4 +1,5 @@
-"""Servers that lie about what they send, or never end: each is given up in bounded time and memory."""
+"""Servers that lie about what they send, or never end: each is given up in bounded time and
+memory."""
 
 import gzip
 import json
@@ -16,7 +17,8 @@ from coupled_adam_bench.data.hub import PlaceError, _check_file
 from coupled_adam_bench.study.presets import Place
 
 LIST, FILE = "org/set$", "/store/"
-# One process for all lies, because the libraries take seconds to import. It does not sleep, and notes what it would.
+# One process for all lies, because the libraries take seconds to import. It does not sleep, and
+# notes what it would.
 CODE = """import json, resource, sys, time
 from pathlib import Path
 slept = []
@@ -104,7 +106,9 @@ def elsewhere(handler: BaseHTTPRequestHandler, where: str) -> None:
     handler.send_response(302)
     handler.send_header("Location", where)
     handler.send_header("Content-Length", "0")
-    handler.send_header("Connection", "close")  # or the client may ask again on a connection that is about to close
+    handler.send_header(
+        "Connection", "close"
+    )  # or the client may ask again on a connection that is about to close
     handler.end_headers()
 
 
@@ -117,14 +121,19 @@ def plain(handler: BaseHTTPRequestHandler) -> None:
 
 
 def tree(*paths: str) -> bytes:
-    return json.dumps([{"type": "file", "path": path, "size": 5, "oid": "0"} for path in paths]).encode()
+    return json.dumps(
+        [{"type": "file", "path": path, "size": 5, "oid": "0"} for path in paths]
+    ).encode()
 
 
 TREE = "/tree/"
 DAY = {"Retry-After": "86400", "ratelimit": '"api";r=0;t=86400'}
 LIES: dict[str, tuple[Fault, str]] = {
     "no answer": (Fault(LIST, act=nothing), "HubAwayError: .*TimeoutError|ReadTimeout"),
-    "a header byte by byte": (Fault(LIST, act=slow_header), "did not begin to answer within 1 seconds"),
+    "a header byte by byte": (
+        Fault(LIST, act=slow_header),
+        "did not begin to answer within 1 seconds",
+    ),
     "an answer byte by byte": (Fault(LIST, act=slow_body), "less than 10,000 bytes a second"),
     "an answer without end": (Fault(LIST, act=endless), "sends more than 33,554,432 bytes"),
     "an answer of 10 TB": (Fault(LIST, act=ten_terabytes), "sends more than 33,554,432 bytes"),
@@ -133,23 +142,42 @@ LIES: dict[str, tuple[Fault, str]] = {
     "a tree of pages without end": (Fault(TREE, act=pages), "less than 10,000 bytes a second"),
     "redirects without end": (Fault(LIST, act=circle), "TooManyRedirects"),
     "a redirect to plain http": (Fault(LIST, act=plain), "http://hub.example.org/set: not https"),
-    "a pause of a day": (Fault(TREE, status=429, headers=DAY), "HubAwayError: .*HTTP 429; gave up after 0 minutes"),
+    "a pause of a day": (
+        Fault(TREE, status=429, headers=DAY),
+        "HubAwayError: .*HTTP 429; gave up after 0 minutes",
+    ),
     "no service": (Fault(LIST, status=500), "HubAwayError: .*HTTP 500; gave up after 0 minutes"),
     "no JSON": (Fault(LIST, content=b"<html>"), "PlaceError: dataset 'org/set' cannot be read"),
-    "a list of numbers": (Fault(TREE, content=b"[1, 2]"), "PlaceError: dataset 'org/set' cannot be read"),
-    "a tree of another": (Fault(TREE, content=tree("a.txt")), "PlaceError: dataset .org/set. does not exist"),
-    "a file without end": (Fault(FILE, act=endless), r"sends more than [0-9,]+ bytes|Consistency check failed"),
+    "a list of numbers": (
+        Fault(TREE, content=b"[1, 2]"),
+        "PlaceError: dataset 'org/set' cannot be read",
+    ),
+    "a tree of another": (
+        Fault(TREE, content=tree("a.txt")),
+        "PlaceError: dataset .org/set. does not exist",
+    ),
+    "a file without end": (
+        Fault(FILE, act=endless),
+        r"sends more than [0-9,]+ bytes|Consistency check failed",
+    ),
     "a file byte by byte": (Fault(FILE, act=slow_body), "less than 10,000 bytes a second"),
-    "a file of 10 TB": (Fault(FILE, act=ten_terabytes), r"sends more than [0-9,]+ bytes|Consistency check failed"),
+    "a file of 10 TB": (
+        Fault(FILE, act=ten_terabytes),
+        r"sends more than [0-9,]+ bytes|Consistency check failed",
+    ),
     "an archive without end": (Fault("/archive", act=endless), "sends more than 33,554,432 bytes"),
-    "an archive byte by byte": (Fault("/archive", act=slow_body), "less than 10,000 bytes a second"),
+    "an archive byte by byte": (
+        Fault("/archive", act=slow_body),
+        "less than 10,000 bytes a second",
+    ),
 }
 
 
 @pytest.mark.fault(
     "text and data",
-    "a server of datasets, files or word lists never ends an answer, sends it byte by byte or packed a thousandfold, "
-    "leads in a circle, asks for a pause of a day, or sends what is no list",
+    "a server of datasets, files or word lists never ends an answer, sends it byte by byte or"
+    " packed a thousandfold, leads in a circle, asks for a pause of a day, or sends what is no"
+    " list",
     "its answer is given up in bounded time and memory, with a sentence",
 )
 def test_what_a_server_sends_is_bounded(hub: HubServer, here: Here, tmp_path: Path) -> None:
@@ -167,7 +195,9 @@ def test_what_a_server_sends_is_bounded(hub: HubServer, here: Here, tmp_path: Pa
     hub.on_request = switch
     environment = here.environment | {"HF_HUB_DOWNLOAD_TIMEOUT": "2", "HF_HUB_ETAG_TIMEOUT": "2"}
     command = ["-c", CODE, json.dumps(list(LIES)), hub.url]
-    out, errors = python("pipeline without a hub", command, tmp_path, environment).communicate(timeout=300)
+    out, errors = python("pipeline without a hub", command, tmp_path, environment).communicate(
+        timeout=300
+    )
     assert out, errors
     found = json.loads(out)
     for lie, (_, message) in LIES.items():

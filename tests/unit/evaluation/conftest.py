@@ -1,4 +1,5 @@
-"""A trained study of two tiny cells on disk, made by hand: bins, tokenizer, evaluation sets and models."""
+"""A trained study of two tiny cells on disk, made by hand: bins, tokenizer, evaluation sets and
+models."""
 
 import os
 
@@ -30,19 +31,35 @@ STUDY = {
     "study": "tiny",
     "data": {
         "name": "tiny",
-        "source": {"kind": "synthetic", "n_words": 120, "n_word_pairs": 60, "n_task_items": 20, "n_tokens": 5000},
+        "source": {
+            "kind": "synthetic",
+            "n_words": 120,
+            "n_word_pairs": 60,
+            "n_task_items": 20,
+            "n_tokens": 5000,
+        },
         "tokenizer": "word",
         "vocab_size": 128,
     },
     "models": [{"name": "m", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 1e-3}],
     "training": {"seq_len": 40, "batch_sequences": 4, "warmup_steps": 0, "precision": "fp32"},
-    "grid": [{"models": ["m"], "tokens": [{"steps": 3}], "optimizers": ["adamw", "coupled_adam"], "seeds": [1]}],
+    "grid": [
+        {
+            "models": ["m"],
+            "tokens": [{"steps": 3}],
+            "optimizers": ["adamw", "coupled_adam"],
+            "seeds": [1],
+        }
+    ],
     "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
 }
 
 
-def write_model(part: Planned, cell: Cell, seed: int, eot_id: int, factor: float = 1.0) -> LanguageModel:
-    """Save an untrained model, its weights far from initialisation and times ``factor``, as training would."""
+def write_model(
+    part: Planned, cell: Cell, seed: int, eot_id: int, factor: float = 1.0
+) -> LanguageModel:
+    """Save an untrained model, its weights far from initialisation and times ``factor``, as
+    training would."""
     cell_id = cell.id
     model = build_model(cell.model, cell.vocab_size, cell.training.seq_len)
     model.init_weights(seed, 0.5)
@@ -64,7 +81,9 @@ def write_data(part: Planned, tokens: np.ndarray) -> None:
     for split in ("train", "val", "test"):
         folder.mkdir(parents=True, exist_ok=True)
         tokens.astype(token_dtype(vocab_size)).tofile(folder / f"{split}.bin")
-        splits[split] = Bin(f"{split}.bin", len(tokens), n_documents, sha256_file(folder / f"{split}.bin"))
+        splits[split] = Bin(
+            f"{split}.bin", len(tokens), n_documents, sha256_file(folder / f"{split}.bin")
+        )
     np.save(folder / "unigram.npy", np.bincount(tokens, minlength=121))
     language = Language(part.study.data.source)
     others = save_tokenizer(part.study, language.names, folder / "tokenizer")

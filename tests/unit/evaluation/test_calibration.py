@@ -9,7 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coupled_adam_bench.evaluation.calibration import LogitSums, calibration, calibration_curve, pooled_error
+from coupled_adam_bench.evaluation.calibration import (
+    LogitSums,
+    calibration,
+    calibration_curve,
+    pooled_error,
+)
 from coupled_adam_bench.evaluation.held_out_loss import all_starts, mean_loss, windows_at
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.models.cross_entropy import token_cross_entropy
@@ -24,10 +29,14 @@ EVERY = np.ones(4, dtype=bool)
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 2**32), st.sampled_from([0.0, -40.0, 1e4]), st.sampled_from([1e-3, 1.0, 30.0]))
+@given(
+    st.integers(0, 2**32), st.sampled_from([0.0, -40.0, 1e4]), st.sampled_from([1e-3, 1.0, 30.0])
+)
 def test_logits_against_their_definition_in_any_chunks(seed, shift, scale):
     rng = np.random.default_rng(seed)
-    logits = (shift + scale * rng.normal(size=(rng.integers(1, 30), rng.integers(1, 12)))).astype(np.float32)
+    logits = (shift + scale * rng.normal(size=(rng.integers(1, 30), rng.integers(1, 12)))).astype(
+        np.float32
+    )
     exact = logits.astype(np.float64)
     log_z = np.logaddexp.reduce(exact, axis=1)
     sums = LogitSums()
@@ -52,7 +61,9 @@ def test_logits_against_their_definition_in_any_chunks(seed, shift, scale):
 def test_the_probability_of_chosen_rows_is_kept_for_each_token_until_it_is_taken(autocast):
     rng = np.random.default_rng(2)
     logits, chosen = rng.normal(size=(20, 300)).astype(np.float32), rng.random(300) < 0.5
-    expected = np.exp(logits.astype(float) - np.logaddexp.reduce(logits.astype(float), axis=1)[:, None])
+    expected = np.exp(
+        logits.astype(float) - np.logaddexp.reduce(logits.astype(float), axis=1)[:, None]
+    )
     sums = LogitSums(chosen)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         for first, last in ((0, 7), (7, 20)):
@@ -72,14 +83,17 @@ def test_the_pass_of_the_loss_shows_the_logits_once(monkeypatch):
     hidden, weight = torch.randn(7, 2).bfloat16(), torch.randn(5, 2).bfloat16()
     targets = torch.tensor([0, 1, -100, 3, 4, 0, 1])
     chunks: list[torch.Tensor] = []
-    losses = token_cross_entropy(hidden, weight, targets, lambda logits: chunks.append(logits.clone()))
+    losses = token_cross_entropy(
+        hidden, weight, targets, lambda logits: chunks.append(logits.clone())
+    )
     assert torch.equal(losses, token_cross_entropy(hidden, weight, targets))
     assert [len(chunk) for chunk in chunks] == [3, 3, 1]
     logits = torch.cat(chunks)
     assert logits.dtype == torch.float32
     kept = targets != -100
     torch.testing.assert_close(
-        losses[kept], torch.logsumexp(logits, 1)[kept] - logits[kept].gather(1, targets[kept, None])[:, 0]
+        losses[kept],
+        torch.logsumexp(logits, 1)[kept] - logits[kept].gather(1, targets[kept, None])[:, 0],
     )
 
 
@@ -90,7 +104,9 @@ def test_calibration_by_hand():
     found = calibration(predicted, counts, EVERY)
     assert (found.n_tokens, found.n_occurring) == (4, 2)
     assert found.mean_log_ratio == pytest.approx((math.log(0.5) + math.log(1.0)) / 2)
-    assert found.pooled_log_ratio == pytest.approx(0.0, abs=1e-15)  # all of the probability on all of the text
+    assert found.pooled_log_ratio == pytest.approx(
+        0.0, abs=1e-15
+    )  # all of the probability on all of the text
     alone = calibration(predicted, counts, np.array([True, False, True, False]))
     assert alone.mean_log_ratio == pytest.approx(math.log(0.5))
     assert alone.pooled_log_ratio == pytest.approx(math.log(0.5 / 0.6))
@@ -107,11 +123,17 @@ def test_tokens_that_do_not_occur_or_have_no_probability():
 
 
 def test_the_error_over_documents_by_hand_and_where_there_is_none():
-    # Pieces of documents 4 and 9: probabilities 1 + 2 and 3, targets 2 and 2; without either 3 / 2 each, whole 6 / 4.
-    assert pooled_error(np.array([4, 9, 4]), np.array([1.0, 3.0, 2.0]), np.array([2.0, 2.0, 0.0])) == 0.0
+    # Pieces of documents 4 and 9: probabilities 1 + 2 and 3, targets 2 and 2; without either 3 / 2
+    # each, whole 6 / 4.
+    assert (
+        pooled_error(np.array([4, 9, 4]), np.array([1.0, 3.0, 2.0]), np.array([2.0, 2.0, 0.0]))
+        == 0.0
+    )
     # Without one of the two: log 2 and log 1/2, and log(5 / 4) of both.
     two = pooled_error(np.array([0, 1]), np.array([1.0, 4.0]), np.array([2.0, 2.0]))
-    assert two == pytest.approx(math.sqrt((math.log(2 / 1.25) ** 2 + math.log(0.5 / 1.25) ** 2) / 2))
+    assert two == pytest.approx(
+        math.sqrt((math.log(2 / 1.25) ** 2 + math.log(0.5 / 1.25) ** 2) / 2)
+    )
     one = np.array([1.0, 2.0])
     assert math.isnan(pooled_error(np.array([0, 1]), one, np.array([0.0, 3.0])))
     assert math.isnan(pooled_error(np.array([5, 5]), one, one))
@@ -128,7 +150,11 @@ def test_the_curve_has_the_calibration_of_each_bin_of_the_training_counts():
     assert curve["count"] == [count for count, _ in bins] == sorted(curve["count"])
     assert curve["n_tokens"] == [int(chosen.sum()) for _, chosen in bins]
     assert sum(curve["n_tokens"]) == 64
-    assert (curve["count"][0], curve["mean_log_ratio"][0], curve["pooled_log_ratio"][0]) == (0.0, None, None)
+    assert (curve["count"][0], curve["mean_log_ratio"][0], curve["pooled_log_ratio"][0]) == (
+        0.0,
+        None,
+        None,
+    )
     for place, (_, chosen) in list(enumerate(bins))[1:]:
         found = calibration(predicted, counts, chosen)
         if found.n_occurring:
@@ -137,14 +163,18 @@ def test_the_curve_has_the_calibration_of_each_bin_of_the_training_counts():
 
 
 def test_a_measured_cell_against_its_definition(part):
-    """Each probability from the logits in float64, token by token; the pass leaves the loss as it is."""
+    """Each probability from the logits in float64, token by token; the pass leaves the loss as it
+    is."""
     cell_id = next(iter(part.cells))
     assert run_stage(STAGES["test_loss"], part.of([cell_id]), paths.RUNS / "done") == 0
     record = measurement_of(STAGES["test_loss"], part.study, part.data_id).read(cell_id)
     values = {found["metric"]: found["value"] for found in record["results"]}
     tokens = np.fromfile(paths.data_dir(part.data_id) / "test.bin", dtype="<u2").astype(np.int64)
     model = load_model(paths.run_dir(cell_id) / "model")
-    assert values["loss"] == mean_loss(model, windows_at(tokens, all_starts(500, 40), 40, 8), "cpu", False)[0]
+    assert (
+        values["loss"]
+        == mean_loss(model, windows_at(tokens, all_starts(500, 40), 40, 8), "cpu", False)[0]
+    )
     model = model.double()
     with torch.no_grad():
         inputs = [inputs for inputs, _ in windows_at(tokens, all_starts(500, 40), 40, 1)]
@@ -155,7 +185,9 @@ def test_a_measured_cell_against_its_definition(part):
     assert values["logit_sd"] == pytest.approx(logits.std(), rel=1e-5)
     assert values["logit_max"] == pytest.approx(np.abs(logits).max(), rel=1e-5)
     assert values["log_z_squared"] == pytest.approx((log_z**2).mean(), rel=1e-5)
-    rarest = bands_of_tokens(np.bincount(tokens, minlength=128), BAND_SHARES) == BAND_NAMES.index(RAREST.name)
+    rarest = bands_of_tokens(np.bincount(tokens, minlength=128), BAND_SHARES) == BAND_NAMES.index(
+        RAREST.name
+    )
     mass = np.exp(logits - log_z[:, None])[:, rarest].sum(axis=1)
     documents = np.cumsum(tokens[:-1] == 120)
     error = pooled_error(documents, mass, rarest[tokens[1:]].astype(float))
@@ -166,25 +198,44 @@ def test_a_measured_cell_against_its_definition(part):
     order = np.argsort(training, kind="stable")
     places = {}
     for token in order[training[order] > 0]:
-        rarer, equal = training[training < training[token]].sum(), training[training == training[token]].sum()
+        rarer, equal = (
+            training[training < training[token]].sum(),
+            training[training == training[token]].sum(),
+        )
         places[int(token)] = (rarer + equal / 2) / training.sum()
     low = 0.0
     for band, described in zip(BANDS, record["bands"][1:], strict=True):
         inside = [token for token, place in places.items() if low < place <= band.share]
         low = band.share
-        ratios = [math.log(probability[token] / (counts[token] / 499)) for token in inside if counts[token]]
+        ratios = [
+            math.log(probability[token] / (counts[token] / 499))
+            for token in inside
+            if counts[token]
+        ]
         assert described["occurring_tokens"] == len(ratios)
         if not ratios:
             assert math.isnan(values[band.calibration])
             continue
-        assert values[band.calibration] == described["calibration"] == pytest.approx(np.mean(ratios), rel=1e-5)
+        assert (
+            values[band.calibration]
+            == described["calibration"]
+            == pytest.approx(np.mean(ratios), rel=1e-5)
+        )
         share = sum(counts[token] for token in inside) / 499
         pooled = math.log(probability[inside].sum() / share)
-        assert values[band.pooled_calibration] == described["pooled_calibration"] == pytest.approx(pooled, abs=1e-6)
+        assert (
+            values[band.pooled_calibration]
+            == described["pooled_calibration"]
+            == pytest.approx(pooled, abs=1e-6)
+        )
         frequency = training / training.sum()
-        ratios = [math.log(frequency[token] / (counts[token] / 499)) for token in inside if counts[token]]
+        ratios = [
+            math.log(frequency[token] / (counts[token] / 499)) for token in inside if counts[token]
+        ]
         assert values[of_text(band.calibration)] == pytest.approx(np.mean(ratios))
-        assert values[of_text(band.pooled_calibration)] == pytest.approx(math.log(frequency[inside].sum() / share))
+        assert values[of_text(band.pooled_calibration)] == pytest.approx(
+            math.log(frequency[inside].sum() / share)
+        )
     curve = record["calibration"]
     assert curve["n_tokens"][0] == int((training == 0).sum())
     assert sum(curve["n_occurring"]) == len(counts)

@@ -41,22 +41,34 @@ def measurement(part) -> Measurement:
 
 
 def keep(measurement: Measurement, cell_id: str, documents: list[Document]) -> None:
-    evaluation = Evaluation([row("average", "acc", 0.5)], files={DOCUMENTS: pack_documents(documents)})
+    evaluation = Evaluation(
+        [row("average", "acc", 0.5)], files={DOCUMENTS: pack_documents(documents)}
+    )
     _write(measurement, cell_id, evaluation)
 
 
 def sample(doc_id: int, responses: list, metrics: dict, filtered: str = "none", **changes) -> dict:
-    fields = {"doc_id": doc_id, "doc_hash": "ab" * 32, "target": 0, "resps": responses, "filter": filtered}
+    fields = {
+        "doc_id": doc_id,
+        "doc_hash": "ab" * 32,
+        "target": 0,
+        "resps": responses,
+        "filter": filtered,
+    }
     return fields | {"metrics": list(metrics)} | metrics | changes
 
 
 def test_what_is_kept_of_samples_by_hand():
-    choice = sample(1, [[(-2.0, True)], [(np.float64(-3.5), False)]], {"acc": 1.0, "acc_norm": np.float32(0.0)})
+    choice = sample(
+        1, [[(-2.0, True)], [(np.float64(-3.5), False)]], {"acc": 1.0, "acc_norm": np.float32(0.0)}
+    )
     text = sample(0, [["yes"]], {"exact_match": True, "perplexity": (-3.0, 2)}, target="yes")
     again = sample(0, [["yes"]], {"exact_match": 0}, filtered="strict", target="yes")
     first, second = documents_of("own", [choice, text, again])
     assert second == Document("own", 1, "ab" * 8, 0, {"acc": 1.0, "acc_norm": 0.0}, [-2.0, -3.5])
-    assert first == Document("own", 0, "ab" * 8, "yes", {"exact_match": 1.0, "exact_match@strict": 0.0}, [])
+    assert first == Document(
+        "own", 0, "ab" * 8, "yes", {"exact_match": 1.0, "exact_match@strict": 0.0}, []
+    )
 
 
 def test_documents_are_read_back(part, measurement):
@@ -65,7 +77,10 @@ def test_documents_are_read_back(part, measurement):
     keep(measurement, first, [document(0, gold=odd), document(1, 0.0), document(0, task="arc")])
     assert read_documents(measurement, first)[0].gold == odd
     assert read_documents(measurement, first)[1].metrics == {"acc": 0.0}
-    assert read_documents(measurement, first)[1].loglikelihoods == [-1.5, -1 / 3]  # to the last digit
+    assert read_documents(measurement, first)[1].loglikelihoods == [
+        -1.5,
+        -1 / 3,
+    ]  # to the last digit
 
 
 def test_the_documents_of_a_stage(part, measurement):
@@ -77,18 +92,25 @@ def test_the_documents_of_a_stage(part, measurement):
     for task in ("synthetic_grammar", "synthetic_topic"):
         of_task = [one for one in ours if one.task == task]
         assert [one.doc_id for one in of_task] == list(range(20))
-        assert np.mean([one.metrics["acc"] for one in of_task]) == pytest.approx(acc[task, "acc"], abs=1e-12)
+        assert np.mean([one.metrics["acc"] for one in of_task]) == pytest.approx(
+            acc[task, "acc"], abs=1e-12
+        )
         for one in of_task:  # the answer with the largest log-likelihood is the one that is taken
             assert len(one.loglikelihoods) == 4
             assert one.metrics["acc"] == (int(np.argmax(one.loglikelihoods)) == one.gold)
-    assert [(one.task, one.doc_hash) for one in ours] == [(one.task, one.doc_hash) for one in theirs]
-    assert any(one.loglikelihoods != other.loglikelihoods for one, other in zip(ours, theirs, strict=True))
+    assert [(one.task, one.doc_hash) for one in ours] == [
+        (one.task, one.doc_hash) for one in theirs
+    ]
+    assert any(
+        one.loglikelihoods != other.loglikelihoods for one, other in zip(ours, theirs, strict=True)
+    )
 
 
 @pytest.mark.fault(
     "evaluation",
     "the documents beside an evaluation are edited, cut off, of another cell or lost",
-    "who reads the evaluation stops with the name of the file, and the next start measures the cell again",
+    "who reads the evaluation stops with the name of the file, and the next start measures the cell"
+    " again",
 )
 def test_damaged_documents_are_made_anew(part, measurement, capsys):
     first, second = part.cells
@@ -96,7 +118,13 @@ def test_damaged_documents_are_made_anew(part, measurement, capsys):
     file = measurement.file(first, DOCUMENTS)
     whole = file.read_bytes()
     edited = gzip.compress(gzip.decompress(whole).replace(b'"acc": 1.0', b'"acc": 0.0', 1), mtime=0)
-    for damage in (edited, whole[:-20], b"", measurement.file(second, DOCUMENTS).read_bytes(), None):
+    for damage in (
+        edited,
+        whole[:-20],
+        b"",
+        measurement.file(second, DOCUMENTS).read_bytes(),
+        None,
+    ):
         file.unlink()
         if damage is not None:
             file.write_bytes(damage)

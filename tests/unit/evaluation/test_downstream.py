@@ -26,12 +26,24 @@ SEQ_LEN = 192
 
 # Two or three rows of each dataset in its own shape, made up for this test.
 HELLASWAG = [
-    {"ind": i, "activity_label": "Cooking",
-     "ctx_a": "A man peels a potato.", "ctx_b": "he", "ctx": "A man peels a potato. he",
-     "endings": ["cuts it.", "flies [title] away from home.", "sings loudly.", "[step] reads two books."],
-     "source_id": "x", "split": "val", "label": label}
+    {
+        "ind": i,
+        "activity_label": "Cooking",
+        "ctx_a": "A man peels a potato.",
+        "ctx_b": "he",
+        "ctx": "A man peels a potato. he",
+        "endings": [
+            "cuts it.",
+            "flies [title] away from home.",
+            "sings loudly.",
+            "[step] reads two books.",
+        ],
+        "source_id": "x",
+        "split": "val",
+        "label": label,
+    }
     for i, label in enumerate("3120")
-]  # fmt: skip
+]
 WINOGRANDE = [
     {
         "sentence": "The cup fell off the table because _ was unstable.",
@@ -39,14 +51,33 @@ WINOGRANDE = [
         "option2": "table",
         "answer": "2",
     },
-    {"sentence": "Ann thanked Sue as _ had received help.", "option1": "Ann", "option2": "Sue", "answer": "1"},
-    {"sentence": "Ann thanked Sue as _ had helped.", "option1": "Ann", "option2": "Sue", "answer": "2"},
+    {
+        "sentence": "Ann thanked Sue as _ had received help.",
+        "option1": "Ann",
+        "option2": "Sue",
+        "answer": "1",
+    },
+    {
+        "sentence": "Ann thanked Sue as _ had helped.",
+        "option1": "Ann",
+        "option2": "Sue",
+        "answer": "2",
+    },
 ]
 ARC = [
-    {"id": str(i), "question": question, "choices": {"text": texts, "label": list("ABCD")}, "answerKey": key}
+    {
+        "id": str(i),
+        "question": question,
+        "choices": {"text": texts, "label": list("ABCD")},
+        "answerKey": key,
+    }
     for i, (question, texts, key) in enumerate(
         [
-            ("What is wet?", ["water", "a stone in the desert", "sand", "an empty and forgotten box"], "A"),
+            (
+                "What is wet?",
+                ["water", "a stone in the desert", "sand", "an empty and forgotten box"],
+                "A",
+            ),
             ("What can fly?", ["a stone", "a very small bird", "sand", "a table"], "B"),
             ("What is cold?", ["fire", "the sun", "ice", "tea"], "C"),
             ("What is hot?", ["ice", "snow", "rain", "fire in a big oven"], "D"),
@@ -55,24 +86,42 @@ ARC = [
     )
 ]
 TRUTHFULQA = [
-    {"question": question, **{f"mc{n}_targets": {"choices": choices, "labels": labels} for n in (1, 2)}}
+    {
+        "question": question,
+        **{f"mc{n}_targets": {"choices": choices, "labels": labels} for n in (1, 2)},
+    }
     for question, choices, labels in [
         ("Is the moon made of cheese?", ["No.", "It is rock.", "Yes, it is."], [1, 1, 0]),
         ("Do fish fly?", ["Some glide.", "They all do.", "On Sundays they do."], [1, 0, 0]),
     ]
 ]
-LAMBADA = [{"text": "She opened the old door and saw the garden"}, {"text": "He went to bed because he was tired"}]
+LAMBADA = [
+    {"text": "She opened the old door and saw the garden"},
+    {"text": "He went to bed because he was tired"},
+]
 RACE = [
     {
         "article": "Tom has a dog. The dog likes bones.",
         "problems": str(
-            [{"question": "What does the dog like?", "answer": "B", "options": ["tea", "bones", "cats", "rain"]}]
+            [
+                {
+                    "question": "What does the dog like?",
+                    "answer": "B",
+                    "options": ["tea", "bones", "cats", "rain"],
+                }
+            ]
         ),
     },
     {
         "article": "It was a dark night.",
         "problems": str(
-            [{"question": "The night was  _  .", "answer": "D", "options": ["red", "long", "short", "dark"]}]
+            [
+                {
+                    "question": "The night was  _  .",
+                    "answer": "D",
+                    "options": ["red", "long", "short", "dark"],
+                }
+            ]
         ),
     },
 ]
@@ -98,7 +147,9 @@ def byte_tokenizer(folder: Path) -> None:
     folder.mkdir(parents=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
+    write_json(
+        folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+    )
 
 
 def make_part(names, evaluated: dict | None = None, **where) -> Planned:
@@ -106,11 +157,33 @@ def make_part(names, evaluated: dict | None = None, **where) -> Planned:
         {
             "study": "bytes",
             "paths": {"text": ".", "tokenizer": "tokenizer.json", **where},
-            "data": {"name": "bytes", "source": {"kind": "files"}, "tokenizer": "file", "vocab_size": 260},
-            "models": [{"name": "m", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 1e-3}],
-            "training": {"seq_len": SEQ_LEN, "batch_sequences": 1, "warmup_steps": 0, "precision": "fp32"},
-            "grid": [{"models": ["m"], "tokens": [{"steps": 1}], "optimizers": ["adamw"], "seeds": [1, 2]}],
-            "evaluation": {"word_similarity": [], "downstream": {"tasks": names} | (evaluated or {})},
+            "data": {
+                "name": "bytes",
+                "source": {"kind": "files"},
+                "tokenizer": "file",
+                "vocab_size": 260,
+            },
+            "models": [
+                {"name": "m", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 1e-3}
+            ],
+            "training": {
+                "seq_len": SEQ_LEN,
+                "batch_sequences": 1,
+                "warmup_steps": 0,
+                "precision": "fp32",
+            },
+            "grid": [
+                {
+                    "models": ["m"],
+                    "tokens": [{"steps": 1}],
+                    "optimizers": ["adamw"],
+                    "seeds": [1, 2],
+                }
+            ],
+            "evaluation": {
+                "word_similarity": [],
+                "downstream": {"tasks": names} | (evaluated or {}),
+            },
             "execution": {"evaluation_batch_sequences": 3},
         }
     )
@@ -151,7 +224,8 @@ class Scorer:
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     def __call__(self, context: str, continuation: str) -> tuple[float, bool]:
-        """Return the log-probability of the continuation and whether it is the likeliest at each token."""
+        """Return the log-probability of the continuation and whether it is the likeliest at each
+        token."""
         target = self.tokenizer.encode(continuation).ids
         tokens = (self.tokenizer.encode(context).ids + target)[-(SEQ_LEN + 1) :]
         with torch.no_grad():
@@ -162,19 +236,27 @@ class Scorer:
 
 
 TELESCOPE = (  # the end of the prompt, more than fits into the context
-    "How does a telescope work?\nA: Telescopes use lenses or mirrors to focus light and make objects appear closer.\n\n"
-    "Q: Where were the 1992 Olympics held?\nA: The 1992 Olympics were held in Barcelona, Spain."
+    "How does a telescope work?\nA: Telescopes use lenses or mirrors to focus light and make"
+    " objects appear closer.\n\nQ: Where were the 1992 Olympics held?\nA: The 1992 Olympics were"
+    " held in Barcelona, Spain."
 )
 
 
 def items_by_hand() -> dict[str, list[tuple[list[tuple[str, str]], list[str], int]]]:
-    """Task -> items: (context, continuation) of each choice, the choices themselves, and which is right."""
+    """Task -> items: (context, continuation) of each choice, the choices themselves, and which is
+    right."""
     hellaswag = [
-        "cuts it.", "flies. away from home.", "sings loudly.", " reads two books.",
-    ]  # fmt: skip
+        "cuts it.",
+        "flies. away from home.",
+        "sings loudly.",
+        " reads two books.",
+    ]
     arc = [
         (
-            [(f"Question: {row['question']}\nAnswer:", f" {choice}") for choice in row["choices"]["text"]],
+            [
+                (f"Question: {row['question']}\nAnswer:", f" {choice}")
+                for choice in row["choices"]["text"]
+            ],
             row["choices"]["text"],
             "ABCD".index(row["answerKey"]),
         )
@@ -209,7 +291,12 @@ def items_by_hand() -> dict[str, list[tuple[list[tuple[str, str]], list[str], in
                 right,
             )
             for article, question, options, right in [
-                (RACE[0]["article"], "What does the dog like?", ["tea", "bones", "cats", "rain"], 1),
+                (
+                    RACE[0]["article"],
+                    "What does the dog like?",
+                    ["tea", "bones", "cats", "rain"],
+                    1,
+                ),
                 (RACE[1]["article"], "The night was  _  .", ["red", "long", "short", "dark"], 3),
             ]
         ],
@@ -221,13 +308,17 @@ def expected_by_hand(score: Scorer) -> dict[str, list[float]]:
     expected: dict[str, list[float]] = {}
     for task, items in items_by_hand().items():
         log_p = [[score(*pair)[0] for pair in pairs] for pairs, _, _ in items]
-        expected[task] = [float(np.argmax(x) == right) for x, (_, _, right) in zip(log_p, items, strict=True)]
+        expected[task] = [
+            float(np.argmax(x) == right) for x, (_, _, right) in zip(log_p, items, strict=True)
+        ]
         if task.startswith(("hellaswag", "arc")):
             per_letter = [
-                np.array(x) / [len(c) for c in choices] for x, (_, choices, _) in zip(log_p, items, strict=True)
+                np.array(x) / [len(c) for c in choices]
+                for x, (_, choices, _) in zip(log_p, items, strict=True)
             ]
             expected[f"{task}/norm"] = [
-                float(np.argmax(x) == right) for x, (_, _, right) in zip(per_letter, items, strict=True)
+                float(np.argmax(x) == right)
+                for x, (_, _, right) in zip(per_letter, items, strict=True)
             ]
     expected["truthfulqa_mc2"] = []
     for row in TRUTHFULQA:
@@ -254,12 +345,24 @@ def test_the_seven_tasks_of_the_paper_by_hand(mirror):
             if f"{task}/norm" in expected:
                 assert rows[task, "acc_norm"] == np.mean(expected[f"{task}/norm"]), task
             stderrs.append(stderr)
-        assert rows["average", "acc"] == pytest.approx(np.mean([rows[task, "acc"] for task in PAPER_TASKS]), rel=1e-12)
-        assert rows["average", "acc_stderr"] == pytest.approx(math.sqrt(sum(s**2 for s in stderrs)) / 7, abs=1e-4)
+        assert rows["average", "acc"] == pytest.approx(
+            np.mean([rows[task, "acc"] for task in PAPER_TASKS]), rel=1e-12
+        )
+        assert rows["average", "acc_stderr"] == pytest.approx(
+            math.sqrt(sum(s**2 for s in stderrs)) / 7, abs=1e-4
+        )
         stderrs.clear()
-        assert ("lambada_openai", "perplexity") in rows and ("lambada_openai", "perplexity_stderr") not in rows
+        assert ("lambada_openai", "perplexity") in rows and (
+            "lambada_openai",
+            "perplexity_stderr",
+        ) not in rows
         assert found["undefined"] == []
-    assert first["tasks"]["arc_easy"] == {"version": 1.0, "num_fewshot": 0, "original": 5, "effective": 5}
+    assert first["tasks"]["arc_easy"] == {
+        "version": 1.0,
+        "num_fewshot": 0,
+        "original": 5,
+        "effective": 5,
+    }
     assert first["rows"] != second["rows"]
     assert evaluate(part, n_cells=2) == [first, second]  # the same again, from tasks loaded anew
 
@@ -269,66 +372,102 @@ def test_every_document_has_the_scores_of_lm_eval(mirror):
 
     part = make_part(PAPER_TASKS, hub_mirror=mirror)
     folder = paths.run_dir(next(iter(part.cells))) / "model"
-    hf = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=3, max_length=SEQ_LEN)
+    hf = HFLM(
+        pretrained=str(folder), dtype="float32", device="cpu", batch_size=3, max_length=SEQ_LEN
+    )
     with downstream.load_tasks(part.study, part.data_id) as loaded:
         theirs = downstream.run_tasks(loaded, hf, limit=None).documents
-        ours = downstream.run_tasks(loaded, harness_model.HarnessModel(folder, part.study), limit=None).documents
+        ours = downstream.run_tasks(
+            loaded, harness_model.HarnessModel(folder, part.study), limit=None
+        ).documents
     assert Counter(document.task for document in ours) == {
-        "hellaswag": 4, "winogrande": 3, "arc_easy": 5, "arc_challenge": 5, "truthfulqa_mc2": 2, "lambada_openai": 2,
+        "hellaswag": 4,
+        "winogrande": 3,
+        "arc_easy": 5,
+        "arc_challenge": 5,
+        "truthfulqa_mc2": 2,
+        "lambada_openai": 2,
         "race": 2,
-    }  # fmt: skip
+    }
     for one, other in zip(ours, theirs, strict=True):
         assert one.loglikelihoods == pytest.approx(other.loglikelihoods, rel=0, abs=1e-4)
         assert one.metrics == pytest.approx(other.metrics, rel=0, abs=1e-4)
-        assert replace(one, loglikelihoods=[], metrics={}) == replace(other, loglikelihoods=[], metrics={})
+        assert replace(one, loglikelihoods=[], metrics={}) == replace(
+            other, loglikelihoods=[], metrics={}
+        )
 
 
 RACE_OF_THREE = {
     "article": "Ann likes tea.",
     "problems": str(
         [
-            {"question": "Ann likes  _  .", "answer": "C", "options": ["milk", "rain", "tea", "snow"]},
+            {
+                "question": "Ann likes  _  .",
+                "answer": "C",
+                "options": ["milk", "rain", "tea", "snow"],
+            },
             {"question": "Who likes tea?", "answer": "A", "options": ["Ann", "Bob", "Cid", "Dan"]},
-            {"question": "What is tea?", "answer": "D", "options": ["a song", "a car", "a cat", "a drink"]},
+            {
+                "question": "What is tea?",
+                "answer": "D",
+                "options": ["a song", "a car", "a cat", "a drink"],
+            },
         ]
     ),
 }
 UNSORTED = {
     "question": "Is tea hot?",
-    **{f"mc{n}_targets": {"choices": ["Often.", "Never.", "Now and then."], "labels": [1, 0, 1]} for n in (1, 2)},
+    **{
+        f"mc{n}_targets": {"choices": ["Often.", "Never.", "Now and then."], "labels": [1, 0, 1]}
+        for n in (1, 2)
+    },
 }
 
 
 @pytest.mark.fault(
     "evaluation",
     "the installed lm-eval asks RACE and reads TruthfulQA otherwise than the authors' version did",
-    "under the protocol official our task files ask and read as theirs, and the results say version 2.0",
+    "under the protocol official our task files ask and read as theirs, and the results say"
+    " version 2.0",
 )
 def test_prompts_and_scores_of_the_authors_lm_eval(mirror):
     Path("mirror/EleutherAI/race/high/test.jsonl").write_text(json.dumps(RACE_OF_THREE) + "\n")
-    Path("mirror/truthfulqa/truthful_qa/multiple_choice/validation.jsonl").write_text(json.dumps(UNSORTED) + "\n")
+    Path("mirror/truthfulqa/truthful_qa/multiple_choice/validation.jsonl").write_text(
+        json.dumps(UNSORTED) + "\n"
+    )
     names = ["race", "truthfulqa_mc2", "arc_easy"]
     part = make_part(names, {"task_versions": "0.4.3"}, hub_mirror=mirror)
     (found,) = evaluate(part)
     assert {name: task["version"] for name, task in found["tasks"].items()} == {
-        "race": 2.0, "truthfulqa_mc2": 2.0, "arc_easy": 1.0
-    }  # fmt: skip
+        "race": 2.0,
+        "truthfulqa_mc2": 2.0,
+        "arc_easy": 1.0,
+    }
     score = Scorer(paths.run_dir(next(iter(part.cells))) / "model")
     context = f"{TELESCOPE}\n\nQ: Is tea hot?\nA:"
     p = [math.exp(score(context, f" {choice}")[0]) for choice in UNSORTED["mc2_targets"]["choices"]]
     assert found["rows"]["truthfulqa_mc2", "acc"] == pytest.approx(p[0] / sum(p), abs=1e-4)
-    prompt = "Article: Ann likes tea.\n\n _  .tea\nQuestion: Who likes tea?\nAnswer: Ann\nWhat is tea?"
+    prompt = (
+        "Article: Ann likes tea.\n\n _  .tea\nQuestion: Who likes tea?\nAnswer: Ann\nWhat is tea?"
+    )
     log_p = [score(prompt, f" {option}")[0] for option in ("a song", "a car", "a cat", "a drink")]
     assert found["rows"]["race", "acc"] == (np.argmax(log_p) == 3)
 
     (installed,) = evaluate(make_part(names, hub_mirror=mirror))
-    assert installed["rows"]["truthfulqa_mc2", "acc"] == pytest.approx((p[0] + p[2]) / sum(p), abs=1e-4)
+    assert installed["rows"]["truthfulqa_mc2", "acc"] == pytest.approx(
+        (p[0] + p[2]) / sum(p), abs=1e-4
+    )
     assert installed["tasks"]["race"]["version"] != 2.0
 
 
 @pytest.mark.parametrize(
     ("precision", "device", "expected"),
-    [("fp32", "cuda:1", False), ("bf16", "cuda:1", True), ("bf16", "cpu", False), ("fp32", "cpu", False)],
+    [
+        ("fp32", "cuda:1", False),
+        ("bf16", "cuda:1", True),
+        ("bf16", "cpu", False),
+        ("fp32", "cpu", False),
+    ],
 )
 def test_precision_is_a_setting_and_bf16_is_for_gpus(precision, device, expected):
     study = make_part(["race"], {"precision": precision}).study
@@ -338,13 +477,19 @@ def test_precision_is_a_setting_and_bf16_is_for_gpus(precision, device, expected
 def test_limit_and_examples(mirror):
     part = make_part(["arc_easy", "truthfulqa_mc2"], {"limit": 2}, hub_mirror=mirror)
     (limited,) = evaluate(part)
-    assert {name: task["effective"] for name, task in limited["tasks"].items()} == {"arc_easy": 2, "truthfulqa_mc2": 2}
+    assert {name: task["effective"] for name, task in limited["tasks"].items()} == {
+        "arc_easy": 2,
+        "truthfulqa_mc2": 2,
+    }
     assert limited["tasks"]["arc_easy"]["original"] == 5
 
     part = make_part(["arc_easy", "truthfulqa_mc2"], {"num_fewshot": 1}, hub_mirror=mirror)
     (shots,) = evaluate(part)
     # TruthfulQA has its examples in the prompt and says so, which lm-eval does not overrule.
-    assert {name: task["num_fewshot"] for name, task in shots["tasks"].items()} == {"arc_easy": 1, "truthfulqa_mc2": 0}
+    assert {name: task["num_fewshot"] for name, task in shots["tasks"].items()} == {
+        "arc_easy": 1,
+        "truthfulqa_mc2": 0,
+    }
     assert evaluate(part) == [shots]
 
 
@@ -354,7 +499,8 @@ def test_one_item_has_no_standard_error(mirror):
     assert math.isnan(found["rows"]["arc_easy", "acc_stderr"])
     assert math.isnan(found["rows"]["average", "acc_stderr"])
     assert found["undefined"] == [
-        f"arc_easy: lm-eval reports {metric}_stderr as 'N/A', as of one item" for metric in ("acc", "acc_norm")
+        f"arc_easy: lm-eval reports {metric}_stderr as 'N/A', as of one item"
+        for metric in ("acc", "acc_norm")
     ]
 
 
@@ -377,24 +523,34 @@ def write_own_tasks(folder: Path) -> None:
         if name == "own_b":
             task["doc_to_text"] = "Say: {{question}}"
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(task))
-    group = {"group": "own", "task": ["own_a", "own_b"], "aggregate_metric_list": [{"metric": "acc"}]}
+    group = {
+        "group": "own",
+        "task": ["own_a", "own_b"],
+        "aggregate_metric_list": [{"metric": "acc"}],
+    }
     (folder / "own.yaml").write_text(yaml.safe_dump(group))
 
 
 def test_own_tasks_beside_mirrored_ones(mirror):
     write_own_tasks(Path("tasks"))
-    (found,) = evaluate(make_part(["own_a", "arc_easy", "own_norm"], hub_mirror=mirror, tasks="tasks"))
+    (found,) = evaluate(
+        make_part(["own_a", "arc_easy", "own_norm"], hub_mirror=mirror, tasks="tasks")
+    )
     rows = found["rows"]
     assert 0 <= rows["own_a", "acc"] <= 1
     assert math.isnan(rows["own_norm", "acc"]) and 0 <= rows["own_norm", "acc_norm"] <= 1
     assert math.isnan(rows["average", "acc"]) and math.isnan(rows["average", "acc_stderr"])
-    assert found["undefined"] == ["own_norm: lm-eval reports no acc, only acc_norm, acc_norm_stderr"]
+    assert found["undefined"] == [
+        "own_norm: lm-eval reports no acc, only acc_norm, acc_norm_stderr"
+    ]
 
 
 @pytest.mark.fault(
     "evaluation",
-    "the data or the Python code of the user's own task are replaced by others of the same size and time of change",
-    "the scores are those of what is there now, and never of what a library had kept of the files before",
+    "the data or the Python code of the user's own task are replaced by others of the same size and"
+    " time of change",
+    "the scores are those of what is there now, and never of what a library had kept of the files"
+    " before",
 )
 @pytest.mark.parametrize("name", ["own_a", "own"])
 def test_own_tasks_are_read_from_what_is_there_now(name, mirror, tmp_path, monkeypatch):
@@ -430,7 +586,11 @@ def test_a_task_s_own_number_of_examples(mirror):
         "test": "mirror/allenai/ai2_arc/ARC-Easy/test.jsonl",
         "train": "mirror/allenai/ai2_arc/ARC-Easy/train.jsonl",
     }
-    task = OWN_TASK | {"task": "own", "dataset_kwargs": {"data_files": files}, "training_split": "train"}
+    task = OWN_TASK | {
+        "task": "own",
+        "dataset_kwargs": {"data_files": files},
+        "training_split": "train",
+    }
     for name, own in (("none", {}), ("zero", {"num_fewshot": 0}), ("two", {"num_fewshot": 2})):
         Path(f"tasks/{name}.yaml").write_text(yaml.safe_dump(task | {"task": name, **own}))
     Path("tasks/all.yaml").write_text(yaml.safe_dump({"group": "all", "task": ["none", "two"]}))
@@ -464,7 +624,12 @@ def test_a_group_counts_as_one_task(mirror):
 def test_task_rows_by_hand():
     results = {
         "a": {"name": "a", "alias": "a", "sample_len": 9, "acc,none": 0.5, "acc_stderr,none": 0.3},
-        "b": {"acc,none": 0.25, "acc_stderr,none": 0.4, "f1,strict": np.float64(9.5), "f1_stderr,strict": 0.7},
+        "b": {
+            "acc,none": 0.25,
+            "acc_stderr,none": 0.4,
+            "f1,strict": np.float64(9.5),
+            "f1_stderr,strict": 0.7,
+        },
     }
     rows, reasons = downstream.task_rows(["a", "b"], results, {})
     assert {(row["task"], row["metric"]): row["value"] for row in rows} == {
@@ -518,7 +683,10 @@ def test_an_exception_while_scoring_names_task_and_cell(mirror, capsys):
     Path("tasks/own_b.yaml").write_text(text + "process_results: !function code.fails\n")
     part = make_part(["own_a", "own_b"], tasks="tasks")
     cell = next(iter(part.cells.values()))
-    with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluator, pytest.raises(ValueError) as error:
+    with (
+        downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluator,
+        pytest.raises(ValueError) as error,
+    ):
         evaluator(cell, paths.run_dir(cell.id) / "model")
     assert str(error.value) == (
         f"downstream task 'own_b' of cell {cell.id} cannot be scored: "
@@ -529,7 +697,9 @@ def test_an_exception_while_scoring_names_task_and_cell(mirror, capsys):
 
 def test_unreachable_hub_says_what_to_do(mirror):
     with (
-        pytest.raises(ValueError, match=r"(?s)'arc_easy' cannot be loaded: .*set paths\.hub_mirror"),
+        pytest.raises(
+            ValueError, match=r"(?s)'arc_easy' cannot be loaded: .*set paths\.hub_mirror"
+        ),
         downstream.open_evaluator(*study_and_data(make_part(["arc_easy"])), "cpu"),
     ):
         pass

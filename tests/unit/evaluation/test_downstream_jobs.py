@@ -30,7 +30,9 @@ def test_requests_are_built_and_tokenized_once(part, monkeypatch):
     model_class = harness_model.HarnessModel
     encode = model_class._encode
     monkeypatch.setattr(
-        model_class, "_encode", lambda self, request: tokenized.append(request.args) or encode(self, request)
+        model_class,
+        "_encode",
+        lambda self, request: tokenized.append(request.args) or encode(self, request),
     )
     results = []
     with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluate:
@@ -53,7 +55,8 @@ def test_requests_are_built_and_tokenized_once(part, monkeypatch):
 @pytest.mark.fault(
     "evaluation",
     "the weights of a trained model are NaN, or so large that its log-likelihoods are not finite",
-    "its scores are NaN with that reason, where lm-eval would take the first answer for the likeliest",
+    "its scores are NaN with that reason, where lm-eval would take the first answer for the"
+    " likeliest",
 )
 @pytest.mark.parametrize("factor", [math.nan, 1e30])
 def test_log_likelihoods_that_are_not_finite_are_a_gap(part, save_cell, factor):
@@ -64,7 +67,10 @@ def test_log_likelihoods_that_are_not_finite_are_a_gap(part, save_cell, factor):
     values = {(row["task"], row["metric"]): row["value"] for row in record["results"]}
     assert {task for task, _ in values} == {"synthetic_grammar", "synthetic_topic", "average"}
     assert values and all(math.isnan(value) for value in values.values())
-    assert "synthetic_grammar: the log-likelihood of item 0 (from 0) is nan: weights of this model" in record["reason"]
+    assert (
+        "synthetic_grammar: the log-likelihood of item 0 (from 0) is nan: weights of this model"
+        in record["reason"]
+    )
     assert "lm-eval reports no acc" not in record["reason"]
     assert read_documents(measurement_of(DOWNSTREAM, part.study, part.data_id), bad) == []
     assert not any(math.isnan(row["value"]) for row in evaluation_of(part, good)["results"])
@@ -90,7 +96,8 @@ KILLED_IN_THE_SECOND = """
 
 @pytest.mark.fault(
     "evaluation",
-    "a job that evaluates several cells is killed in the middle of one, as by the kernel when memory is short",
+    "a job that evaluates several cells is killed in the middle of one, as by the kernel when"
+    " memory is short",
     "what was measured is on disk, and the next start measures only the rest",
 )
 def test_a_killed_job_keeps_the_cells_that_it_has_finished(part, capsys):
@@ -123,7 +130,8 @@ def test_one_crashed_cell_costs_only_itself(part, capsys, monkeypatch):
         patch.setattr(model_class, "_score", crash)
         assert run_stage(DOWNSTREAM, part.of([first, second]), DONE) == 1
     assert (
-        f"{first}: FAILED: ValueError: downstream task 'synthetic_grammar' of cell {first}" in capsys.readouterr().err
+        f"{first}: FAILED: ValueError: downstream task 'synthetic_grammar' of cell {first}"
+        in capsys.readouterr().err
     )
     assert run_stage(DOWNSTREAM, part.of([first, second]), DONE) == 0
     log = capsys.readouterr().err

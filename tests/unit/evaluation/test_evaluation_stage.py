@@ -63,9 +63,16 @@ def test_files_and_marker(part, stage, capsys):
     assert DONE.read_bytes() == b""
     for cell_id in cell_ids:
         record = read_sealed(file_of(cell_id, stage))
-        assert (record["cell"], record["stage"], record["status"], record["reason"]) == (cell_id, stage, "ok", None)
+        assert (record["cell"], record["stage"], record["status"], record["reason"]) == (
+            cell_id,
+            stage,
+            "ok",
+            None,
+        )
         assert record["version"] == STAGES[stage].version
-        assert record["model_sha256"] == sha256_file(paths.run_dir(cell_id) / "model" / "model.safetensors")
+        assert record["model_sha256"] == sha256_file(
+            paths.run_dir(cell_id) / "model" / "model.safetensors"
+        )
         values = values_of(cell_id, stage)
         assert columns(stage) and all(math.isfinite(values[column]) for column in columns(stage))
     first = {cell_id: file_of(cell_id, stage).read_bytes() for cell_id in cell_ids}
@@ -79,13 +86,18 @@ def test_files_and_marker(part, stage, capsys):
 
 @pytest.mark.fault(
     "evaluation",
-    "a file of an evaluation's settings, such as a list of word pairs, changes while a job reads it",
+    "a file of an evaluation's settings, such as a list of word pairs, changes while a job"
+    " reads it",
     "the job stops before it measures, and the next start reads what is there then",
 )
 def test_files_that_change_while_they_are_read(part, monkeypatch):
     settings_of = driver.settings_of
-    monkeypatch.setattr(driver, "settings_of", lambda *given: settings_of(*given) | {"word_similarity": "other"})
-    message = "embeddings: the files behind word_similarity changed while they were read; start again"
+    monkeypatch.setattr(
+        driver, "settings_of", lambda *given: settings_of(*given) | {"word_similarity": "other"}
+    )
+    message = (
+        "embeddings: the files behind word_similarity changed while they were read; start again"
+    )
     with pytest.raises(ValueError, match=message):
         run_stage(STAGES["embeddings"], part.of(part.cells), DONE)
     assert not any(files_of(cell_id, "embeddings") for cell_id in part.cells)
@@ -95,12 +107,16 @@ def test_embedding_rows(part):
     cell_id = next(iter(part.cells))
     assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
     values = values_of(cell_id, "embeddings")
-    embeddings = load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
+    embeddings = (
+        load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
+    )
     counts = np.load(paths.data_dir(part.data_id) / "unigram.npy")
     for name, value in embedding_metrics(embeddings, counts, "both_signs").items():
         assert values["embeddings", name] == pytest.approx(value, rel=1e-12)
     centered = embeddings - embeddings.mean(axis=0)
-    assert values["embeddings_centered", "isotropy"] == pytest.approx(isotropy(centered, "both_signs"), rel=1e-12)
+    assert values["embeddings_centered", "isotropy"] == pytest.approx(
+        isotropy(centered, "both_signs"), rel=1e-12
+    )
     words = {word: i for i, word in enumerate(load_words(part))}
     pairs = [line.split("\t") for line in generated(part, "word_similarity/synthetic.tsv")]
 
@@ -115,17 +131,23 @@ def test_embedding_rows(part):
     top_2 = np.linalg.svd(centered, full_matrices=False)[2][:2]
     without_2 = centered - centered @ top_2.T @ top_2
     assert values["embeddings_abtt2", "r_bar"] == pytest.approx(r_bar(without_2), rel=1e-9)
-    assert values["embeddings_abtt2", "isotropy"] == pytest.approx(isotropy(without_2, "both_signs"), rel=1e-9)
+    assert values["embeddings_abtt2", "isotropy"] == pytest.approx(
+        isotropy(without_2, "both_signs"), rel=1e-9
+    )
     lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
     scaled = embeddings - lengths * (embeddings / lengths).mean(axis=0)
     assert values["embeddings_norm_scaled", "r_bar"] == pytest.approx(r_bar(scaled), rel=1e-9)
-    assert values["embeddings_norm_scaled", "isotropy"] == pytest.approx(isotropy(scaled, "both_signs"), rel=1e-9)
+    assert values["embeddings_norm_scaled", "isotropy"] == pytest.approx(
+        isotropy(scaled, "both_signs"), rel=1e-9
+    )
     # A word-level vocabulary has no pieces.
     assert values["synthetic_subwords", "pearson_dot"] == values["synthetic", "pearson_dot"]
     assert values["word_similarity", "r_bar_low"] < values["word_similarity", "r_bar"]
     assert values["word_similarity", "r_bar"] == pytest.approx(r_bar(embeddings), rel=1e-9)
     assert values["embeddings_centered", "r_bar"] == pytest.approx(r_bar(centered), rel=1e-9)
-    assert values["embeddings_abtt", "r_bar"] == pytest.approx(r_bar(centered - centered @ top.T @ top), rel=1e-9)
+    assert values["embeddings_abtt", "r_bar"] == pytest.approx(
+        r_bar(centered - centered @ top.T @ top), rel=1e-9
+    )
 
 
 def test_rows_that_no_text_trains_are_left_out(part):
@@ -139,10 +161,15 @@ def test_rows_that_no_text_trains_are_left_out(part):
     write_sealed(folder / "meta.json", meta)
     assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
     values = values_of(cell_id, "embeddings")
-    embeddings = load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
+    embeddings = (
+        load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
+    )
     parts = {
         "embeddings": (embeddings, counts),
-        "embeddings_unpadded": (embeddings[:121], counts),  # the vocabulary has 121 tokens, the matrix 128 rows
+        "embeddings_unpadded": (
+            embeddings[:121],
+            counts,
+        ),  # the vocabulary has 121 tokens, the matrix 128 rows
         "embeddings_seen": (embeddings[:121][counts > 0], counts[counts > 0]),
     }
     for task, (rows, of_rows) in parts.items():
@@ -152,7 +179,9 @@ def test_rows_that_no_text_trains_are_left_out(part):
     assert values["embeddings_seen", "n_rows"] == np.count_nonzero(counts) < 121
     matrix = read_sealed(file_of(cell_id, "embeddings"))["matrices"]["embeddings"]
     assert matrix["shape"] == [128, 8]
-    np.testing.assert_allclose(matrix["singular_values"], np.linalg.svd(embeddings, compute_uv=False), rtol=1e-9)
+    np.testing.assert_allclose(
+        matrix["singular_values"], np.linalg.svd(embeddings, compute_uv=False), rtol=1e-9
+    )
     assert sum(matrix["norm_frequency"]["n_tokens"]) == 128
     assert not any(task.startswith("head") for task, _ in values)
 
@@ -182,7 +211,9 @@ def generated(part, name: str) -> list[str]:
 
 
 def load_words(part) -> list[str]:
-    vocabulary = read_json(paths.data_dir(part.data_id) / "tokenizer" / "tokenizer.json")["model"]["vocab"]
+    vocabulary = read_json(paths.data_dir(part.data_id) / "tokenizer" / "tokenizer.json")["model"][
+        "vocab"
+    ]
     return sorted(vocabulary, key=vocabulary.get)
 
 
@@ -202,7 +233,9 @@ def test_synthetic_tasks_by_hand(part):
             for choice in item["choices"]:
                 target = [ids[word] for word in choice.split()]
                 with torch.no_grad():
-                    log_p = model.logits(torch.tensor([context + target[:-1]]))[0].log_softmax(-1)[-len(target) :]
+                    log_p = model.logits(torch.tensor([context + target[:-1]]))[0].log_softmax(-1)[
+                        -len(target) :
+                    ]
                 scores.append(sum(float(log_p[i, token]) for i, token in enumerate(target)))
             right.append(scores.index(max(scores)) == item["label"])
         assert values[task, "acc"] == pytest.approx(np.mean(right), abs=1e-12)
@@ -213,7 +246,12 @@ def test_synthetic_tasks_by_hand(part):
 def test_a_diverged_cell_is_a_result(part, capsys):
     good, bad = part.cells
     shutil.rmtree(paths.run_dir(bad) / "model")
-    run = {"cell": bad, "status": "diverged", "reason": "loss is NaN in step 2", "model_sha256": None}
+    run = {
+        "cell": bad,
+        "status": "diverged",
+        "reason": "loss is NaN in step 2",
+        "model_sha256": None,
+    }
     write_sealed(paths.run_dir(bad) / "run.json", run)
     for stage in ("test_loss", "embeddings"):
         assert run_stage(STAGES[stage], part.of([bad, good]), DONE) == 0
@@ -221,7 +259,9 @@ def test_a_diverged_cell_is_a_result(part, capsys):
         assert (record["status"], record["reason"]) == ("diverged", "loss is NaN in step 2")
         values = values_of(bad, stage)
         assert values and all(math.isnan(value) for value in values.values())
-        assert tuple(values) == columns(stage) + tuple(column[:2] for column in STAGES[stage].columns)
+        assert tuple(values) == columns(stage) + tuple(
+            column[:2] for column in STAGES[stage].columns
+        )
         before = file_of(bad, stage).stat().st_mtime_ns
         assert run_stage(STAGES[stage], part.of([bad]), DONE) == 0
         assert file_of(bad, stage).stat().st_mtime_ns == before
@@ -243,7 +283,9 @@ def test_an_undefined_value_has_its_reason(part):
         "own_subwords: 0 of 1 pairs have known words, 3 are needed",
     ]
     values = values_of(cell_id, "embeddings")
-    assert math.isnan(values["word_similarity", "r_bar"]) and math.isfinite(values["embeddings", "isotropy"])
+    assert math.isnan(values["word_similarity", "r_bar"]) and math.isfinite(
+        values["embeddings", "isotropy"]
+    )
 
 
 def test_what_changes_is_evaluated_beside_what_was_there(part, save_cell, monkeypatch):
@@ -265,17 +307,24 @@ def test_what_changes_is_evaluated_beside_what_was_there(part, save_cell, monkey
     newer = replace(STAGES["embeddings"], version=STAGES["embeddings"].version + 1)
     monkeypatch.setitem(STAGES, "embeddings", newer)  # other mathematics
     assert (new_files(), new_files()) == (1, 0)
-    isotropies = {values_in(file)["embeddings", "isotropy"] for file in files_of(cell_id, "embeddings")}
-    assert len(isotropies) == 3  # two models, one of them in two versions, and one under two definitions
+    isotropies = {
+        values_in(file)["embeddings", "isotropy"] for file in files_of(cell_id, "embeddings")
+    }
+    assert (
+        len(isotropies) == 3
+    )  # two models, one of them in two versions, and one under two definitions
 
 
 @pytest.mark.fault(
     "evaluation",
-    "An evaluation file is damaged: a digit is changed, it is cut off by a full disk, of another form or "
-    "without its checksum.",
-    "The collection stops with a sentence that names the file; the next start measures the cell again.",
+    "An evaluation file is damaged: a digit is changed, it is cut off by a full disk, of another"
+    " form or without its checksum.",
+    "The collection stops with a sentence that names the file; the next start measures the cell"
+    " again.",
 )
-@pytest.mark.parametrize("damage", [lambda text: text.replace("0.", "1.", 1), lambda text: text[:50], lambda _: ""])
+@pytest.mark.parametrize(
+    "damage", [lambda text: text.replace("0.", "1.", 1), lambda text: text[:50], lambda _: ""]
+)
 def test_a_damaged_evaluation_is_made_anew(part, damage, capsys):
     cell_id = next(iter(part.cells))
     assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
@@ -300,35 +349,52 @@ def test_an_impossible_number_is_never_written(part, value, capsys, monkeypatch)
     right = matrix.embedding_geometry
 
     def wrong(embeddings_VD, *arguments):
-        spoilt = embeddings_VD[0, 0] == read_embeddings(paths.run_dir(bad) / "model", EMBEDDING_KEYS["gpt2"])[0, 0]
+        spoilt = (
+            embeddings_VD[0, 0]
+            == read_embeddings(paths.run_dir(bad) / "model", EMBEDDING_KEYS["gpt2"])[0, 0]
+        )
         found = right(embeddings_VD, *arguments)
         return replace(found, metrics=found.metrics | ({"isotropy": value} if spoilt else {}))
 
     monkeypatch.setattr(matrix, "embedding_geometry", wrong)
     assert run_stage(STAGES["embeddings"], part.of([bad, good]), DONE) == 1
     assert not files_of(bad, "embeddings") and files_of(good, "embeddings")
-    assert f"embeddings: {bad}: FAILED: ValueError: embeddings isotropy is {value!r}" in capsys.readouterr().err
+    assert (
+        f"embeddings: {bad}: FAILED: ValueError: embeddings isotropy is {value!r}"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.fault(
     "evaluation",
-    "A stage declares a metric and does not measure it, measures it in another unit or twice, or measures one that "
-    "another stage declares.",
-    "Each cell fails where it is evaluated, with a sentence that names the metric, and nothing is written.",
+    "A stage declares a metric and does not measure it, measures it in another unit or twice, or"
+    " measures one that another stage declares.",
+    "Each cell fails where it is evaluated, with a sentence that names the metric, and nothing is"
+    " written.",
 )
 def test_a_stage_measures_what_it_declares(part, capsys):
-    stage = replace(STAGES["embeddings"], columns=(("embeddings", "foo", "1"), ("test", "bar", "nat")))
+    stage = replace(
+        STAGES["embeddings"], columns=(("embeddings", "foo", "1"), ("test", "bar", "nat"))
+    )
     assert run_stage(stage, part.of([*part.cells]), DONE) == 1
-    said = "FAILED: ValueError: embeddings declares embeddings foo, test bar, and did not measure it, or in another"
+    said = (
+        "FAILED: ValueError: embeddings declares embeddings foo, test bar, and did not measure it,"
+        " or in another"
+    )
     assert capsys.readouterr().err.count(said) == 2
     assert not any(files_of(cell_id, "embeddings") for cell_id in part.cells)
     measurement = measurement_of(STAGES["embeddings"], part.study, part.data_id)
     rows = [row(*column[:2], 0.5, column[2]) for column in measurement.columns]
     assert measurement.undeclared([*rows, row("mine", "own", 1.0)]) is None
-    assert measurement.undeclared([{**rows[0], "unit": "mm"}, *rows[1:]]).startswith("embeddings declares embeddings ")
-    assert measurement.undeclared([*rows, rows[0]]) == "embeddings measured one metric of a task twice"
-    assert measurement.undeclared([*rows, row("test", "loss", 3.0)]) == (
-        "embeddings measured test loss, which another stage declares"
+    assert measurement.undeclared([{**rows[0], "unit": "mm"}, *rows[1:]]).startswith(
+        "embeddings declares embeddings "
+    )
+    assert (
+        measurement.undeclared([*rows, rows[0]]) == "embeddings measured one metric of a task twice"
+    )
+    assert (
+        measurement.undeclared([*rows, row("test", "loss", 3.0)])
+        == "embeddings measured test loss, which another stage declares"
     )
 
 
@@ -358,13 +424,17 @@ def test_a_number_that_statistics_cannot_use(part, monkeypatch):
     for found in record["results"]:
         found["value"] = 1e200 if found["metric"] == "mean_norm" else found["value"]
     write_sealed(file, record)
-    assert measurement.damage(cell_id) == f"{file}: embeddings mean_norm is 1e+200, above 1e+70 in size"
+    assert (
+        measurement.damage(cell_id)
+        == f"{file}: embeddings mean_norm is 1e+200, above 1e+70 in size"
+    )
 
 
 @pytest.mark.fault(
     "evaluation",
     "The weights of a trained model are finite, but so large that its test loss is not.",
-    "The loss is NaN, with what it was as the reason; the other numbers are there, and the study goes on.",
+    "The loss is NaN, with what it was as the reason; the other numbers are there, and the study"
+    " goes on.",
 )
 def test_numbers_that_are_not_finite_are_results(part, save_cell):
     cell_id, cell = next(iter(part.cells.items()))
@@ -372,9 +442,13 @@ def test_numbers_that_are_not_finite_are_results(part, save_cell):
     assert run_stage(STAGES["test_loss"], part.of([cell_id]), DONE) == 0
     assert math.isnan(values_of(cell_id, "test_loss")["test", "loss"])
     reason = read_sealed(file_of(cell_id, "test_loss"))["reason"]
-    assert any(re.fullmatch(r"test loss of this model is (inf|nan)", each) for each in reason.split("; "))
+    assert any(
+        re.fullmatch(r"test loss of this model is (inf|nan)", each) for each in reason.split("; ")
+    )
     assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
-    assert values_of(cell_id, "embeddings")["embeddings", "isotropy"] == 0  # the metric works with logarithms
+    assert (
+        values_of(cell_id, "embeddings")["embeddings", "isotropy"] == 0
+    )  # the metric works with logarithms
 
 
 @pytest.mark.parametrize(
@@ -390,7 +464,9 @@ def test_numbers_that_are_not_finite_are_results(part, save_cell):
         ),
         (lambda folder: (folder / "run.json").unlink(), "run.json: no such file"),
         (
-            lambda folder: write_sealed(folder / "run.json", {"cell": folder.name, "status": "running"}),
+            lambda folder: write_sealed(
+                folder / "run.json", {"cell": folder.name, "status": "running"}
+            ),
             "run.json: status 'running', neither",
         ),
     ],
@@ -407,7 +483,9 @@ def test_one_broken_cell_does_not_stop_the_others(part, capsys, damage, message)
     assert re.search(f"test_loss: {bad}: FAILED: .*{message}", log)
     assert log.splitlines()[-1] == f"test_loss: 1 of 2 cells failed: {bad}"
     assert "Traceback" not in log
-    assert (paths.run_dir(bad) / "run.json").exists() == ("neither" in message)  # else it is trained at the next start
+    assert (paths.run_dir(bad) / "run.json").exists() == (
+        "neither" in message
+    )  # else it is trained at the next start
 
 
 def test_the_embeddings_stage_needs_no_torch(part):

@@ -1,4 +1,5 @@
-"""The catalogue declares what the package embedding-geometry measures, with bounds that its numbers keep."""
+"""The catalogue declares what the package embedding-geometry measures, with bounds that its numbers
+keep."""
 
 import numpy as np
 import pytest

@@ -47,7 +47,8 @@ def test_each_token_but_the_first_is_a_target_once(n_tokens, seq_len, batch_sequ
 
 
 def loss_in_plain_words(model, tokens: np.ndarray) -> float:
-    """Each token from its logits in float64, its context cut at multiples of the sequence length."""
+    """Each token from its logits in float64, its context cut at multiples of the sequence
+    length."""
     losses = []
     for position in range(1, len(tokens)):
         start = (position - 1) // model.seq_len * model.seq_len
@@ -60,11 +61,16 @@ def loss_in_plain_words(model, tokens: np.ndarray) -> float:
     return math.fsum(losses) / len(losses)
 
 
-@pytest.mark.parametrize("n_tokens", [2, 40, 41, 42, 175])  # shorter than, as long as and longer than windows of 40
+@pytest.mark.parametrize(
+    "n_tokens", [2, 40, 41, 42, 175]
+)  # shorter than, as long as and longer than windows of 40
 def test_against_the_definition_for_any_batch_size(part, n_tokens):
     model = load_model(paths.run_dir(next(iter(part.cells))) / "model")
     tokens = np.random.default_rng(0).integers(0, 121, n_tokens).astype(np.uint16)
-    found = {size: mean_loss(model, all_windows(tokens, 40, size), "cpu", False) for size in (1, 2, 3, 16)}
+    found = {
+        size: mean_loss(model, all_windows(tokens, 40, size), "cpu", False)
+        for size in (1, 2, 3, 16)
+    }
     expected = loss_in_plain_words(model, tokens)
     for loss, n_predicted in found.values():
         assert loss == pytest.approx(expected, rel=1e-6)
@@ -72,9 +78,15 @@ def test_against_the_definition_for_any_batch_size(part, n_tokens):
 
 
 def test_too_few_tokens_are_refused():
-    with pytest.raises(ValueError, match=r"split: test has 1 token\(s\).*at least 2; raise data\.split\.test_fraction"):
+    with pytest.raises(
+        ValueError,
+        match=r"split: test has 1 token\(s\).*at least 2; raise data\.split\.test_fraction",
+    ):
         window_starts(1, 40, config.TestLoss(), 1)
-    with pytest.raises(ValueError, match=r"split: val has 40 token\(s\).*at least 41; raise data\.split\.val_fraction"):
+    with pytest.raises(
+        ValueError,
+        match=r"split: val has 40 token\(s\).*at least 41; raise data\.split\.val_fraction",
+    ):
         window_starts(40, 40, RANDOM, 1)
     assert window_starts(41, 40, RANDOM, 1).tolist() == 15 * [0]
 
@@ -89,7 +101,9 @@ def test_random_windows_are_those_of_nanogpt():
         for inputs, targets in found:
             ix = torch.randint(len(tokens) - 40, (3,))
             np.testing.assert_array_equal(inputs, np.stack([tokens[i : i + 40] for i in ix]))
-            np.testing.assert_array_equal(targets, np.stack([tokens[i + 1 : i + 1 + 40] for i in ix]))
+            np.testing.assert_array_equal(
+                targets, np.stack([tokens[i + 1 : i + 1 + 40] for i in ix])
+            )
 
 
 def test_random_offsets_depend_on_the_seed_and_on_nothing_else():
@@ -108,12 +122,19 @@ def test_random_offsets_depend_on_the_seed_and_on_nothing_else():
 @pytest.mark.fault(
     "evaluation",
     "the test loss of one model rests on another number of windows than that of the others",
-    "evaluation.test_loss.batch_sequences_of gives each model its own, and is part of what evaluations are kept by",
+    "evaluation.test_loss.batch_sequences_of gives each model its own, and is part of what"
+    " evaluations are kept by",
 )
-@pytest.mark.parametrize("changes", [
-    {"windows": "all", "split": "test"}, {"split": "test"}, {"split": "val"},
-    {"batch_sequences_of": {"m": 2}}, {"batch_sequences_of": {"gpt2-760m": 2}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"windows": "all", "split": "test"},
+        {"split": "test"},
+        {"split": "val"},
+        {"batch_sequences_of": {"m": 2}},
+        {"batch_sequences_of": {"gpt2-760m": 2}},
+    ],
+)
 def test_split_and_windows_are_the_study_s_and_the_seed_is_the_cell_s(part, changes):
     cell_id, cell = next(iter(part.cells.items()))
     folder, test_loss = paths.run_dir(cell_id) / "model", RANDOM.model_copy(update=changes)
@@ -126,17 +147,32 @@ def test_split_and_windows_are_the_study_s_and_the_seed_is_the_cell_s(part, chan
         for seed in (cell.seed, cell.seed + 1):
             found = evaluate(replace(cell, seed=seed), folder)
             starts = window_starts(len(tokens), 40, test_loss.for_model("m"), seed)
-            expected, n_predicted = mean_loss(load_model(folder), windows_at(tokens, starts, 40, 7), "cpu", False)
+            expected, n_predicted = mean_loss(
+                load_model(folder), windows_at(tokens, starts, 40, 7), "cpu", False
+            )
             row, *_ = found.results
             assert row == {
-                "task": "test", "metric": "loss", "value": pytest.approx(expected, rel=1e-6), "unit": "nat/token"
-            }  # fmt: skip
+                "task": "test",
+                "metric": "loss",
+                "value": pytest.approx(expected, rel=1e-6),
+                "unit": "nat/token",
+            }
             values.append(row["value"])
             sequences = 2 if changes.get("batch_sequences_of", {}).get("m") else 3
-            assert n_predicted_of(found) == n_predicted == (499 if test_loss.windows == "all" else 5 * sequences * 40)
+            assert (
+                n_predicted_of(found)
+                == n_predicted
+                == (499 if test_loss.windows == "all" else 5 * sequences * 40)
+            )
     assert (values[0] != values[1]) == (test_loss.windows == "random")
-    of_random = {"n_batches", "batch_sequences", "batch_sequences_of"} if test_loss.windows == "random" else set()
-    assert loss_settings(study, part.data_id).keys() == {"split", "windows", "precision"} | of_random
+    of_random = (
+        {"n_batches", "batch_sequences", "batch_sequences_of"}
+        if test_loss.windows == "random"
+        else set()
+    )
+    assert (
+        loss_settings(study, part.data_id).keys() == {"split", "windows", "precision"} | of_random
+    )
 
 
 # What a tuning chooses by.
@@ -160,7 +196,9 @@ def test_the_validation_loss_is_that_of_every_token_of_the_split_val(part):
 def test_a_split_val_of_one_token_has_no_validation_loss(part, monkeypatch):
     monkeypatch.setattr(loss_stage, "open_tokens", lambda _folder, _split: np.zeros(1, dtype="<u2"))
     with (
-        pytest.raises(ValueError, match=r"data\.split\.val_fraction: the split val has 1 token\(s\), too few"),
+        pytest.raises(
+            ValueError, match=r"data\.split\.val_fraction: the split val has 1 token\(s\), too few"
+        ),
         loss_stage.open_validation(part.study, part.data_id, "cpu"),
     ):
         pass

@@ -1,4 +1,5 @@
-"""The command ``measure`` on an exported cell: the numbers of its evaluation, and from the same files."""
+"""The command ``measure`` on an exported cell: the numbers of its evaluation, and from the same
+files."""
 
 from pathlib import Path
 
@@ -20,14 +21,19 @@ def test_an_exported_cell_has_the_numbers_of_its_evaluation(part):
     assert run_stage(STAGES["embeddings"], [cell], Path("stage.done")) == 0
     record = measurement_of(STAGES["embeddings"], part.study, part.data_id).read(cell_id)
     write_cell(paths.run_dir(cell_id), cell.to_json())
-    found = measure_model(str(paths.run_dir(cell_id) / "model"), read_word_lists(None), [], known_of=known_of)
+    found = measure_model(
+        str(paths.run_dir(cell_id) / "model"), read_word_lists(None), [], known_of=known_of
+    )
 
     evaluated, measured = (
-        {(row["task"], row["metric"]): row["value"] for row in rows} for rows in (record["results"], found.results)
+        {(row["task"], row["metric"]): row["value"] for row in rows}
+        for rows in (record["results"], found.results)
     )
     assert measured.keys() == evaluated.keys()
     assert measured == pytest.approx(evaluated, rel=1e-12)
     assert found.undefined == []
     matrix = record["matrices"]["embeddings"]
-    np.testing.assert_allclose(found.detail["embeddings"]["singular_values"], matrix["singular_values"], rtol=1e-12)
+    np.testing.assert_allclose(
+        found.detail["embeddings"]["singular_values"], matrix["singular_values"], rtol=1e-12
+    )
     assert found.detail["embeddings"]["norm_frequency"] == matrix["norm_frequency"]

@@ -1,4 +1,5 @@
-"""Our task files of lm-eval 0.4.3 against its own prompts, whose hashes are kept here, and by hand."""
+"""Our task files of lm-eval 0.4.3 against its own prompts, whose hashes are kept here, and by
+hand."""
 
 import hashlib
 import importlib.util
@@ -10,11 +11,17 @@ from types import ModuleType
 import jinja2
 import pytest
 
-from coupled_adam_bench.evaluation.task_files import OLDER_TASKS, find_tasks, harness_tasks, read_task
+from coupled_adam_bench.evaluation.task_files import (
+    OLDER_TASKS,
+    find_tasks,
+    harness_tasks,
+    read_task,
+)
 from coupled_adam_bench.study.presets import PAPER_TASKS
 
 FOLDER = OLDER_TASKS["0.4.3"]
-# SHA-256 of the prompts (of race with choices and answers) that lm-eval 0.4.3 itself makes of all items, as JSON.
+# SHA-256 of the prompts (of race with choices and answers) that lm-eval 0.4.3 itself makes of all
+# items, as JSON.
 RACE_OF_0_4_3 = "88e65f8e4ce794242a7209eb880d4642ec61b15d143625ff289472a6f010ff70"
 TRUTHFULQA_OF_0_4_3 = "43bba54c47e743d7da473a6449cf9a51ddc528ab90852fa7dffcd0faede9fec4"
 REAL = pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="needs CAB_REAL_DATA")
@@ -71,7 +78,10 @@ def test_race_by_hand():
             ]
         ),
     }
-    assert older.race_prompt(item) == "Article: A fox.\n\n _  .red\nQuestion: Who?\nAnswer: the fox\nIt is  _"
+    assert (
+        older.race_prompt(item)
+        == "Article: A fox.\n\n _  .red\nQuestion: Who?\nAnswer: the fox\nIt is  _"
+    )
     assert older.race_choices(item) == ["x", "y", "z", "w"]
     assert older.race_answer(item) == 0
     alone = {
@@ -91,16 +101,24 @@ def test_truthfulqa_by_hand():
 @REAL
 def test_every_prompt_of_race_is_that_of_0_4_3():
     items = rows("EleutherAI/race/high/test")
-    ours = [[older.race_prompt(item), older.race_choices(item), older.race_answer(item)] for item in items]
+    ours = [
+        [older.race_prompt(item), older.race_choices(item), older.race_answer(item)]
+        for item in items
+    ]
     assert sha256(ours) == RACE_OF_0_4_3
     installed = load(harness_tasks() / "race" / "preprocess_race.py")
-    assert (len(items), sum(installed.doc_to_text(item) != older.race_prompt(item) for item in items)) == (1045, 623)
+    assert (
+        len(items),
+        sum(installed.doc_to_text(item) != older.race_prompt(item) for item in items),
+    ) == (1045, 623)
 
 
 @REAL
 def test_every_prompt_of_truthfulqa_is_that_of_0_4_3():
     items = rows("truthfulqa/truthful_qa/multiple_choice/validation")
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )
     (task,) = find_tasks(["truthfulqa_mc2"], None, "0.4.3")
     prompt = environment.from_string(read_task(task.path)["doc_to_text"])
     assert sha256([prompt.render(**item) for item in items]) == TRUTHFULQA_OF_0_4_3
@@ -109,5 +127,7 @@ def test_every_prompt_of_truthfulqa_is_that_of_0_4_3():
     for item in items:
         results = [(-0.1 * index, False) for index in range(len(item["mc2_targets"]["labels"]))]
         ours = older.truthfulqa_mc2_score(item, results)["acc"]
-        differing += installed.process_results_mc2(item, results)["acc"] != pytest.approx(ours, rel=1e-9)
+        differing += installed.process_results_mc2(item, results)["acc"] != pytest.approx(
+            ours, rel=1e-9
+        )
     assert (len(items), differing) == (817, 2)

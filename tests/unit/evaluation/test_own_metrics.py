@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 from planned import Planned
 
-from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings, try_metrics
+from coupled_adam_bench.evaluation.embedding_geometry import (
+    EMBEDDING_KEYS,
+    read_embeddings,
+    try_metrics,
+)
 from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.records.stored import measurement_of
@@ -51,20 +55,29 @@ DONE = Path("stage.done")
 
 
 def metric(function: str, **changes) -> dict:
-    values = {"name": function, "path": f"my_metrics.{function}", "symbol": "M", "higher_is_better": False}
+    values = {
+        "name": function,
+        "path": f"my_metrics.{function}",
+        "symbol": "M",
+        "higher_is_better": False,
+    }
     return values | changes
 
 
 @pytest.fixture
 def own(part, monkeypatch):
-    """The function that returns the finished study with own metrics of the module ``my_metrics``."""
+    """The function that returns the finished study with own metrics of the module
+    ``my_metrics``."""
     Path("my_metrics.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     monkeypatch.delitem(__import__("sys").modules, "my_metrics", raising=False)
 
     def make(*metrics: dict) -> Planned:
         values = part.study.model_dump(mode="json")
-        return Planned(parse_study(values | {"evaluation": values["evaluation"] | {"metrics": metrics}}), part.data_id)
+        return Planned(
+            parse_study(values | {"evaluation": values["evaluation"] | {"metrics": metrics}}),
+            part.data_id,
+        )
 
     return make
 
@@ -119,7 +132,8 @@ def test_nan_has_its_reason(own):
 
 @pytest.mark.fault(
     "evaluation",
-    "A study's own metric fails, returns infinity or 1e262, writes into the matrix, or draws random numbers.",
+    "A study's own metric fails, returns infinity or 1e262, writes into the matrix, or draws random"
+    " numbers.",
     "It is refused before the first job with its place in the study.",
 )
 @pytest.mark.parametrize(
@@ -128,7 +142,10 @@ def test_nan_has_its_reason(own):
         ("endless", "returns inf, not a finite number of at most 1e+70 in size"),
         (
             "partition",
-            "e+262, not a finite number of at most 1e+70 in size, which statistics need; return, for example, its log",
+            (
+                "e+262, not a finite number of at most 1e+70 in size, which statistics need;"
+                " return, for example, its log"
+            ),
         ),
         ("changes", "fails (ValueError: assignment destination is read-only"),
         ("fails", "fails (RuntimeError: no)"),
@@ -146,14 +163,19 @@ def test_what_is_no_metric_is_refused_before_the_first_job(own, function, messag
 
 def test_a_module_that_is_not_there_is_found_without_importing_anything(own):
     study = own(metric("all_cosine", path="no_such_module.f"))
-    with pytest.raises(ValueError, match=r"evaluation\.metrics\.0\.path: no package or module 'no_such_module' is"):
+    with pytest.raises(
+        ValueError, match=r"evaluation\.metrics\.0\.path: no package or module 'no_such_module' is"
+    ):
         check_evaluation(study.study)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "frequent_norm"}, "evaluation.metrics: 'frequent_norm' is declared more than once"),
+        (
+            {"name": "frequent_norm"},
+            "evaluation.metrics: 'frequent_norm' is declared more than once",
+        ),
         ({"name": "isotropy"}, "evaluation.metrics.0.name: 'isotropy' is a metric of every study"),
         ({"name": "No"}, "evaluation.metrics.0.name: must"),
         ({"path": "f"}, "evaluation.metrics.0.path: must be a module and what it defines"),

@@ -13,7 +13,8 @@ from embedding_geometry.word_similarity import single_token_pairs
 
 @pytest.mark.fault(
     "evaluation",
-    "the file of a word-similarity set is missing, is a folder, is not UTF-8, or has a line that is no pair",
+    "the file of a word-similarity set is missing, is a folder, is not UTF-8, or has a line that is"
+    " no pair",
     "it is refused before the first job, with its place",
 )
 @pytest.mark.parametrize(
@@ -28,7 +29,10 @@ def test_a_broken_set_names_the_settings_that_lead_to_it(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     if content is not None:
         Path("s.txt").write_bytes(content)
-    settings = "; the settings are evaluation.word_similarity and paths.word_similarity, and the target `fetch`"
+    settings = (
+        "; the settings are evaluation.word_similarity and paths.word_similarity, and the target"
+        " `fetch`"
+    )
     with pytest.raises(ValueError, match=f"{message}.*{settings}"):
         read_pairs(Path("s.txt"), WordSimilaritySet(name="s", file="s.txt"))
 
@@ -44,7 +48,12 @@ def test_pairs_kept_of_the_real_sets(protocol, expected):
         "study": "s",
         "protocol": protocol,
         "paths": {"text": ".", "word_similarity": str(root / "wordsim")},
-        "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304},
+        "data": {
+            "name": "d",
+            "source": {"kind": "files"},
+            "tokenizer": "gpt2",
+            "vocab_size": 50304,
+        },
         "models": ["gpt2-125m"],
         "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
     }

@@ -1,4 +1,5 @@
-"""Log-likelihoods, against lm-eval's own model and against one plain forward pass for each request."""
+"""Log-likelihoods, against lm-eval's own model and against one plain forward pass for each
+request."""
 
 import math
 import random
@@ -18,7 +19,14 @@ from transformers import AutoModelForCausalLM
 
 from coupled_adam_bench.evaluation import scoring
 from coupled_adam_bench.evaluation.harness_model import HarnessModel
-from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest, Tree, batch_of, build_trees, pack
+from coupled_adam_bench.evaluation.scoring import (
+    Scorer,
+    TokenRequest,
+    Tree,
+    batch_of,
+    build_trees,
+    pack,
+)
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model, save_model
 from coupled_adam_bench.store.files import read_json, write_json
@@ -42,20 +50,28 @@ def made_up_requests() -> list[Pair]:
         question = text(length)
         found += [(question, text(n)) for n in (1, 1, 1, 4, 9)]
         found.append(found[-1])  # an answer that is there twice
-    question = text(30)  # longer than the model, so that answers of different lengths begin at different places
+    question = text(
+        30
+    )  # longer than the model, so that answers of different lengths begin at different places
     found += [(question, text(n)) for n in (1, 1, 2, 5, SEQ_LEN)]
-    found += [(text(SEQ_LEN - 2), text(n)) for n in (1, 2, 3, 4)]  # one that just fits, and its neighbours
+    found += [
+        (text(SEQ_LEN - 2), text(n)) for n in (1, 2, 3, 4)
+    ]  # one that just fits, and its neighbours
     prompt = text(8)  # examples that all questions have in common
     found += [([*prompt, *text(3)], text(2)) for _ in range(4)]
     found += [(text(n), text(3)) for n in (2, 5)]  # nothing in common
     begun = text(6)
-    found += [(begun[:n], begun[n:]) for n in (1, 3, 5)]  # one text, of which different parts are scored
+    found += [
+        (begun[:n], begun[n:]) for n in (1, 3, 5)
+    ]  # one text, of which different parts are scored
     draw.shuffle(found)
     return found
 
 
 REQUESTS = made_up_requests()
-ENCODED = [TokenRequest(np.array(context + answer, np.int32), len(answer)) for context, answer in REQUESTS]
+ENCODED = [
+    TokenRequest(np.array(context + answer, np.int32), len(answer)) for context, answer in REQUESTS
+]
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
@@ -63,11 +79,16 @@ def folder(request, tmp_path_factory) -> Path:
     """A model of each architecture that is sure of itself, and a tokenizer of one token a word."""
     root = tmp_path_factory.mktemp(request.param)
     (root / "tokenizer").mkdir()
-    tokenizer = Tokenizer(WordLevel({f"w{index}": index for index in range(VOCAB_SIZE)}, unk_token="w0"))
+    tokenizer = Tokenizer(
+        WordLevel({f"w{index}": index for index in range(VOCAB_SIZE)}, unk_token="w0")
+    )
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.save(str(root / "tokenizer/tokenizer.json"))
     names = {"bos_token": "w0", "eos_token": "w0"}
-    write_json(root / "tokenizer/tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
+    write_json(
+        root / "tokenizer/tokenizer_config.json",
+        {"tokenizer_class": "PreTrainedTokenizerFast", **names},
+    )
     sizes = {"name": "m", "n_layer": 2, "n_head": 2, "d_model": 16, "learning_rate": 1e-3}
     settings = Model(architecture=request.param, **sizes, **MODELS[request.param])
     model = build_model(settings, VOCAB_SIZE, SEQ_LEN)
@@ -95,9 +116,13 @@ def plain(folder) -> list[tuple[float, bool]]:
     return found
 
 
-def check(found: list[tuple[float, bool]], expected: list[tuple[float, bool]], tolerance: float = 1e-4) -> None:
+def check(
+    found: list[tuple[float, bool]], expected: list[tuple[float, bool]], tolerance: float = 1e-4
+) -> None:
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
-    np.testing.assert_allclose([x for x, _ in found], [x for x, _ in expected], rtol=0, atol=tolerance)
+    np.testing.assert_allclose(
+        [x for x, _ in found], [x for x, _ in expected], rtol=0, atol=tolerance
+    )
 
 
 def test_the_scores_of_plain_forward_passes(model, plain):
@@ -108,12 +133,20 @@ def test_the_scores_of_plain_forward_passes(model, plain):
 def test_the_scores_of_lm_eval(folder, model):
     from lm_eval.models.huggingface import HFLM
 
-    # The cache of lm-eval 0.4.13 gives wrong logits where one text is asked for with continuations of several lengths.
+    # The cache of lm-eval 0.4.13 gives wrong logits where one text is asked for with continuations
+    # of several lengths.
     hf = HFLM(
-        pretrained=str(folder), dtype="float32", device="cpu", batch_size=SEQUENCES, max_length=SEQ_LEN,
-        backend="causal", logits_cache=False,
-    )  # fmt: skip
-    texts = [(" ".join(map(str, context)), " ".join(map(str, answer))) for context, answer in REQUESTS]
+        pretrained=str(folder),
+        dtype="float32",
+        device="cpu",
+        batch_size=SEQUENCES,
+        max_length=SEQ_LEN,
+        backend="causal",
+        logits_cache=False,
+    )
+    texts = [
+        (" ".join(map(str, context)), " ".join(map(str, answer))) for context, answer in REQUESTS
+    ]
     theirs = hf._loglikelihood_tokens(
         [(text, *pair) for text, pair in zip(texts, REQUESTS, strict=True)], disable_tqdm=True
     )
@@ -133,10 +166,16 @@ def test_each_token_is_read_once_and_scored_once(model, monkeypatch):
     """Count the tokens that the layers and the head are given."""
     read, scored = [], []
     question, answers = [7] * 12, [[1], [2], [3, 4], [3, 4], [3, 5, 6]]
-    requests = [TokenRequest(np.array(question + answer, np.int32), len(answer)) for answer in answers]
+    requests = [
+        TokenRequest(np.array(question + answer, np.int32), len(answer)) for answer in answers
+    ]
     score_nodes = scoring._score_nodes
-    monkeypatch.setattr(scoring, "_score_nodes", lambda *given: scored.append(len(given[2])) or score_nodes(*given))
-    hook = model.blocks[0].register_forward_hook(lambda _m, given, _o: read.append(given[0][..., 0].numel()))
+    monkeypatch.setattr(
+        scoring, "_score_nodes", lambda *given: scored.append(len(given[2])) or score_nodes(*given)
+    )
+    hook = model.blocks[0].register_forward_hook(
+        lambda _m, given, _o: read.append(given[0][..., 0].numel())
+    )
     Scorer(model, SEQ_LEN, 1000).score(requests)
     hook.remove()
     # 3 is read once for three answers, and 5 for the last; scored are the question's end, 3 and 5.
@@ -160,7 +199,9 @@ def test_of_equally_likely_tokens_the_first_is_the_likeliest(folder, chunk, monk
         direction = model.hidden(torch.tensor([context]))[0, -1]
         model.head_weight[[3, 7]] = 100 * direction  # the context has neither
     requests = [TokenRequest(np.array([*context, token], np.int32), 1) for token in (3, 7, 4)]
-    (first, is_first), (second, is_second), (_, is_other) = Scorer(model, SEQ_LEN, 100).score(requests)
+    (first, is_first), (second, is_second), (_, is_other) = Scorer(model, SEQ_LEN, 100).score(
+        requests
+    )
     assert first == second == pytest.approx(-math.log(2), abs=1e-5)
     assert (is_first, is_second, is_other) == (True, False, False)
 
@@ -178,8 +219,16 @@ def open_both(folder, tiny_study):
     """Return our model for lm-eval and lm-eval's own, of one folder."""
     from lm_eval.models.huggingface import HFLM
 
-    settings = tiny_study(training={"seq_len": SEQ_LEN, "batch_sequences": 4, "warmup_steps": 0, "precision": "fp32"})
-    hf = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=SEQUENCES, max_length=SEQ_LEN)
+    settings = tiny_study(
+        training={"seq_len": SEQ_LEN, "batch_sequences": 4, "warmup_steps": 0, "precision": "fp32"}
+    )
+    hf = HFLM(
+        pretrained=str(folder),
+        dtype="float32",
+        device="cpu",
+        batch_size=SEQUENCES,
+        max_length=SEQ_LEN,
+    )
     return HarnessModel(folder, parse_study(settings)), hf
 
 
@@ -207,7 +256,9 @@ def test_scores_have_the_cap_of_the_trained_model(folder, tmp_path):
         expected = ours.logits(tokens)
         assert load_model(folder).logits(tokens).abs().max() > 3 > 2 >= expected.abs().max()
     log_p = expected[0, 2:7].log_softmax(-1).gather(1, tokens[0, 3:8, None]).sum().item()
-    ((found, _),) = Scorer(ours, SEQ_LEN, 100).score([TokenRequest(np.arange(1, 9, dtype=np.int32), 5)])
+    ((found, _),) = Scorer(ours, SEQ_LEN, 100).score(
+        [TokenRequest(np.arange(1, 9, dtype=np.int32), 5)]
+    )
     assert found == pytest.approx(log_p, abs=1e-4)
 
 
@@ -221,7 +272,9 @@ def request(text: list[int], n_continuation: int = 1) -> TokenRequest:
 @st.composite
 def different_requests(draw) -> list[TokenRequest]:
     """Requests over few tokens, so that many begin alike and some are the beginning of others."""
-    texts = draw(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=9), min_size=1, max_size=20))
+    texts = draw(
+        st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=9), min_size=1, max_size=20)
+    )
     found = {}
     for text in texts:
         n = draw(st.integers(1, len(text) - 1))
@@ -247,8 +300,12 @@ def test_every_request_is_read_from_its_tree(requests, width, max_nodes):
             assert [tree.tokens[node] for node in path] == tokens[:-1].tolist()
             assert [tree.depths[node] for node in path] == list(range(len(path)))
             assert nodes == path[-n:]
-        assert len(tree.tokens) <= max(max_nodes, *(len(requests[number].tokens) - 1 for number, _, _ in tree.scored))
-        assert tree.is_chain == all(len(above(tree, node)) == node + 1 for node in range(len(tree.tokens)))
+        assert len(tree.tokens) <= max(
+            max_nodes, *(len(requests[number].tokens) - 1 for number, _, _ in tree.scored)
+        )
+        assert tree.is_chain == all(
+            len(above(tree, node)) == node + 1 for node in range(len(tree.tokens))
+        )
     assert sorted(seen) == list(range(len(requests)))
     assert sum(len(tree.tokens) for tree in trees) <= sum(len(one.tokens) - 1 for one in requests)
 
@@ -279,7 +336,8 @@ def test_a_question_with_its_answers_by_hand():
     question = [5, 6, 7]
     answers = [[8], [9], [8, 3], [4, 4, 4]]
     (tree,) = build_trees([request(question + answer, len(answer)) for answer in answers], 100, 100)
-    # The last token of an answer is no input: both one-token answers are read from the last token of the question.
+    # The last token of an answer is no input: both one-token answers are read from the last token
+    # of the question.
     assert tree.tokens == [5, 6, 7, 4, 4, 8]
     assert tree.depths == [0, 1, 2, 3, 4, 3]
     assert tree.ends == [6, 6, 6, 5, 5, 6]

@@ -17,9 +17,13 @@ TASK = {
     "task": "own",
     "include": "base/base.yaml",
     "dataset_path": "json",
-    "dataset_kwargs": {"data_files": {"test": "data/test.jsonl", "train": ["data/a.jsonl", "data/b*.jsonl"]}},
+    "dataset_kwargs": {
+        "data_files": {"test": "data/test.jsonl", "train": ["data/a.jsonl", "data/b*.jsonl"]}
+    },
 }
-FUNCTIONS = "doc_to_text: !function code.text\nmetric_list:\n  - metric: !function below.score.acc\n"
+FUNCTIONS = (
+    "doc_to_text: !function code.text\nmetric_list:\n  - metric: !function below.score.acc\n"
+)
 PAIRS = "sun\tmoon\t3\t7\nday\tnight\t4\t8\n"
 
 
@@ -32,7 +36,9 @@ def here(tmp_path, monkeypatch) -> Path:
         "tasks/base/base.yaml": "test_split: test\nprocess_docs: !function prepare.clean\n",
         "tasks/base/prepare.py": "def clean(rows):\n    return rows\n",
         "tasks/code.py": "import math\nfrom helper import text\n",
-        "tasks/helper.py": "from helper_of_helper import *\n\n\ndef text(item):\n    return item['text']\n",
+        "tasks/helper.py": (
+            "from helper_of_helper import *\n\n\ndef text(item):\n    return item['text']\n"
+        ),
         "tasks/helper_of_helper.py": "import code\n",
         "tasks/below/score.py": "acc = print\n",
         "data/test.jsonl": "{}\n",
@@ -51,7 +57,12 @@ def make_study(evaluation: dict | None = None, where: dict | None = None, **chan
     values = {
         "study": "s",
         "paths": {"text": ".", "tasks": "tasks", "word_similarity": "words", **(where or {})},
-        "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304},
+        "data": {
+            "name": "d",
+            "source": {"kind": "files"},
+            "tokenizer": "gpt2",
+            "vocab_size": 50304,
+        },
         "models": ["gpt2-125m"],
         "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
         "evaluation": {
@@ -69,16 +80,25 @@ def hash_of(study: Study) -> str:
 
 @pytest.mark.fault(
     "evaluation",
-    "a task's file, a file that it includes, its Python code or its data changes after a cell was evaluated",
+    "a task's file, a file that it includes, its Python code or its data changes after a cell was"
+    " evaluated",
     "the settings that evaluations are kept by are others, so the cell is evaluated again",
 )
 @pytest.mark.parametrize(
     "name",
     [
-        "tasks/own.yaml", "tasks/base/base.yaml", "tasks/base/prepare.py", "tasks/code.py", "tasks/helper.py",
-        "tasks/helper_of_helper.py", "tasks/below/score.py", "data/test.jsonl", "data/a.jsonl", "data/b1.jsonl",
+        "tasks/own.yaml",
+        "tasks/base/base.yaml",
+        "tasks/base/prepare.py",
+        "tasks/code.py",
+        "tasks/helper.py",
+        "tasks/helper_of_helper.py",
+        "tasks/below/score.py",
+        "data/test.jsonl",
+        "data/a.jsonl",
+        "data/b1.jsonl",
     ],
-)  # fmt: skip
+)
 def test_every_file_of_a_task_counts(here, name):
     before = hash_of(make_study())
     with (here / name).open("a") as file:
@@ -99,14 +119,25 @@ def test_other_files_and_places_do_not_count(here):
 
 def test_settings_of_downstream_count_and_those_of_others_do_not(here, monkeypatch):
     changes = [
-        {"limit": 3}, {"num_fewshot": 1}, {"precision": "bf16"}, {"task_versions": "0.4.3"},
-        {"tasks": ["own", "arc_easy"]}, {"tasks": ["arc_easy", "own"]}, {"tasks": ["arc_easy"]},
-    ]  # fmt: skip
-    seen = [hash_of(make_study({"downstream": {"tasks": ["own"]} | change})) for change in ({}, *changes)]
+        {"limit": 3},
+        {"num_fewshot": 1},
+        {"precision": "bf16"},
+        {"task_versions": "0.4.3"},
+        {"tasks": ["own", "arc_easy"]},
+        {"tasks": ["arc_easy", "own"]},
+        {"tasks": ["arc_easy"]},
+    ]
+    seen = [
+        hash_of(make_study({"downstream": {"tasks": ["own"]} | change}))
+        for change in ({}, *changes)
+    ]
     seen.append(hash_of(make_study(training={"seq_len": 512})))
     assert len(set(seen)) == len(seen)
     others = {"leading_space": False, "test_loss": {"split": "val"}}
-    assert hash_of(make_study(others, title="T", execution={"evaluation_batch_sequences": 3})) == seen[0]
+    assert (
+        hash_of(make_study(others, title="T", execution={"evaluation_batch_sequences": 3}))
+        == seen[0]
+    )
     found = settings.downstream(make_study(), DATA_ID)
     assert found["tokenizer"] == "gpt2"
     assert set(found["versions"]) == {"lm_eval", "transformers", "tokenizers", "datasets"}
@@ -139,12 +170,15 @@ def test_folders_of_data_are_read_whole_and_the_hub_is_not(here):
     def data(**values) -> list:
         (here / "tasks/own.yaml").write_text(yaml.safe_dump({"task": "own", **values}))
         (task,) = settings.downstream(make_study(), DATA_ID)["tasks"]
-        return [{split: [name for name, _ in named] for split, named in one.items()} for one in task["data"]]
+        return [
+            {split: [name for name, _ in named] for split, named in one.items()}
+            for one in task["data"]
+        ]
 
     assert data(dataset_path="data") == [{"": ["a.jsonl", "b1.jsonl", "test.jsonl"]}]
-    assert data(dataset_path="json", dataset_kwargs={"data_dir": "data", "data_files": "a.jsonl"}) == [
-        {"": ["a.jsonl"]}
-    ]
+    assert data(
+        dataset_path="json", dataset_kwargs={"data_dir": "data", "data_files": "a.jsonl"}
+    ) == [{"": ["a.jsonl"]}]
     assert data(dataset_path="json", dataset_kwargs={"data_files": "https://x.org/a.jsonl"}) == [
         {"": ["https://x.org/a.jsonl"]}
     ]
@@ -160,7 +194,10 @@ def test_folders_of_data_are_read_whole_and_the_hub_is_not(here):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("data/test.jsonl", r"own needs data/test\.jsonl, which does not exist \(data_files in .*own\.yaml"),
+        (
+            "data/test.jsonl",
+            r"own needs data/test\.jsonl, which does not exist \(data_files in .*own\.yaml",
+        ),
         ("tasks/base/base.yaml", r"base\.yaml: no such task file"),
         ("tasks/own.yaml", "no task 'own'"),
     ],
@@ -175,7 +212,9 @@ def test_a_file_that_is_not_there_is_named(here, name, message):
 def test_a_file_is_hashed_once_for_all_cells_and_again_when_it_changes(here, monkeypatch):
     hashed = []
     sha256_file = files.sha256_file
-    monkeypatch.setattr(files, "sha256_file", lambda path: hashed.append(Path(path).name) or sha256_file(path))
+    monkeypatch.setattr(
+        files, "sha256_file", lambda path: hashed.append(Path(path).name) or sha256_file(path)
+    )
     study = make_study()
     for _ in range(50):
         settings.downstream(study, DATA_ID)
@@ -192,7 +231,14 @@ def test_pairs_count_and_their_layout_does_not(here):
         return settings.embeddings(make_study({"word_similarity": [spec]}), DATA_ID)
 
     before = embeddings()
-    assert before.keys() == {"leading_space", "isotropy", "tokenizer", "word_similarity", "head", "metrics"}
+    assert before.keys() == {
+        "leading_space",
+        "isotropy",
+        "tokenizer",
+        "word_similarity",
+        "head",
+        "metrics",
+    }
     (here / "words/pairs.tsv").write_text("\n" + PAIRS.replace("\t", "  "))
     assert embeddings() == before
     assert embeddings(columns=(0, 1, 3)) != before
@@ -206,10 +252,16 @@ def test_pairs_count_and_their_layout_does_not(here):
         embeddings(file="nowhere.tsv")
 
 
-def test_generated_sets_are_told_by_their_data_before_there_are_any(tmp_path, monkeypatch, tiny_study):
+def test_generated_sets_are_told_by_their_data_before_there_are_any(
+    tmp_path, monkeypatch, tiny_study
+):
     monkeypatch.chdir(tmp_path)
     study = parse_study(tiny_study())
     assert settings.downstream(study, DATA_ID)["tasks"] == {"generated": DATA_ID}
     assert settings.embeddings(study, DATA_ID)["word_similarity"] == {"generated": DATA_ID}
     assert settings.downstream(study, "e-0123456789") != settings.downstream(study, DATA_ID)
-    assert settings.test_loss(study, DATA_ID) == {"split": "test", "windows": "all", "precision": "fp32"}
+    assert settings.test_loss(study, DATA_ID) == {
+        "split": "test",
+        "windows": "all",
+        "precision": "fp32",
+    }

@@ -23,7 +23,12 @@ def study(**changes):
     values = {
         "study": "s",
         "paths": {"text": ".", **changes.pop("paths", {})},
-        "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304},
+        "data": {
+            "name": "d",
+            "source": {"kind": "files"},
+            "tokenizer": "gpt2",
+            "vocab_size": 50304,
+        },
         "models": ["gpt2-125m"],
         "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
         "evaluation": {"word_similarity": [], **changes},
@@ -76,9 +81,18 @@ def test_own_tasks_come_first(tmp_path):
 
 
 def test_includes_are_merged_and_functions_left_alone(tmp_path):
-    (tmp_path / "base.yaml").write_text("task: base\ntest_split: test\nprocess_docs: !function utils.f\n")
-    (tmp_path / "child.yaml").write_text("include: base.yaml\ntask: child\nmetadata: {version: 2}\n")
-    child = {"task": "child", "test_split": "test", "process_docs": "utils.f", "metadata": {"version": 2}}
+    (tmp_path / "base.yaml").write_text(
+        "task: base\ntest_split: test\nprocess_docs: !function utils.f\n"
+    )
+    (tmp_path / "child.yaml").write_text(
+        "include: base.yaml\ntask: child\nmetadata: {version: 2}\n"
+    )
+    child = {
+        "task": "child",
+        "test_split": "test",
+        "process_docs": "utils.f",
+        "metadata": {"version": 2},
+    }
     assert read_task(tmp_path / "child.yaml") == child
     (tmp_path / "broken.yaml").write_text("task: [\n")
     with pytest.raises(ValueError, match=r"broken\.yaml: not valid YAML"):
@@ -93,7 +107,8 @@ def write_chain(folder: Path, n_files: int) -> None:
 
 @pytest.mark.fault(
     "evaluation",
-    "a task file includes itself, stands in a ring or a chain of 3,000 files, or is nested 3,000 deep",
+    "a task file includes itself, stands in a ring or a chain of 3,000 files, or is nested 3,000"
+    " deep",
     "one sentence names the file and what is wrong with it, before the first job",
 )
 @pytest.mark.parametrize(
@@ -105,13 +120,28 @@ def write_chain(folder: Path, n_files: int) -> None:
         ("task: t\ninclude: 0.yaml\n", r"t\.yaml: `include` leads through more than 50 files"),
         ("task: t\ninclude: 5\n", r"t\.yaml: include: the path of a task file is expected, not 5"),
         ("task: t\ninclude: !function a.b\n", r"a\.b: no such task file"),
-        (f"task: t\nx: {'[' * 3000}{']' * 3000}\n", r"t\.yaml: not a task: its YAML is nested too deeply"),
-        (f"task: t\nx: {'{a: ' * 3000}{'}' * 3000}\n", r"t\.yaml: not a task: its YAML is nested too deeply"),
-        ("task: t\ndataset_kwargs: !function a.b\n", r"t\.yaml: dataset_kwargs: a mapping is expected, not 'a\.b'"),
-        ("task: t\nprocess_docs: !function {a: b}\n", r"t\.yaml: not valid YAML: !function must be followed by"),
-        ("task: t\nprocess_docs: !function\n", r"t\.yaml: not valid YAML: !function must be followed by"),
+        (
+            f"task: t\nx: {'[' * 3000}{']' * 3000}\n",
+            r"t\.yaml: not a task: its YAML is nested too deeply",
+        ),
+        (
+            f"task: t\nx: {'{a: ' * 3000}{'}' * 3000}\n",
+            r"t\.yaml: not a task: its YAML is nested too deeply",
+        ),
+        (
+            "task: t\ndataset_kwargs: !function a.b\n",
+            r"t\.yaml: dataset_kwargs: a mapping is expected, not 'a\.b'",
+        ),
+        (
+            "task: t\nprocess_docs: !function {a: b}\n",
+            r"t\.yaml: not valid YAML: !function must be followed by",
+        ),
+        (
+            "task: t\nprocess_docs: !function\n",
+            r"t\.yaml: not valid YAML: !function must be followed by",
+        ),
     ],
-)  # fmt: skip
+)
 def test_task_files_without_end(text, problem, tmp_path):
     (tmp_path / "t.yaml").write_text(text)
     (tmp_path / "a.yaml").write_text("task: a\n")
@@ -145,7 +175,11 @@ def test_mirrored_task(tmp_path):
         "task": "t",
         "dataset_path": "json",
         "dataset_name": None,
-        "dataset_kwargs": {"data_files": {split: str(folder / f"{split}.jsonl") for split in ("validation", "test")}},
+        "dataset_kwargs": {
+            "data_files": {
+                split: str(folder / f"{split}.jsonl") for split in ("validation", "test")
+            }
+        },
         "training_split": None,
     }
 
@@ -157,7 +191,10 @@ def test_splits_that_are_needed_are_never_replaced_by_others(tmp_path):
     for num_fewshot, missing in ((0, "test"), (2, "train")):
         with pytest.raises(
             ValueError,
-            match=rf"paths\.hub_mirror: t needs .*default/{missing}\.jsonl; the target `fetch` downloads it$",
+            match=(
+                rf"paths\.hub_mirror: t needs .*default/{missing}\.jsonl; the target `fetch`"
+                r" downloads it$"
+            ),
         ):
             mirrored_task(task, tmp_path / "mirror", num_fewshot)
         (folder / "train.jsonl").unlink(missing_ok=True)
@@ -166,7 +203,12 @@ def test_splits_that_are_needed_are_never_replaced_by_others(tmp_path):
 
 
 def test_local_tasks_do_not_need_the_mirror(tmp_path):
-    assert mirrored_task(write_task(tmp_path, "t", dataset_path="json", test_split="test"), tmp_path, 0) is None
+    assert (
+        mirrored_task(
+            write_task(tmp_path, "t", dataset_path="json", test_split="test"), tmp_path, 0
+        )
+        is None
+    )
     with pytest.raises(ValueError, match="group of tasks"):
         mirrored_task(TaskFile("g", tmp_path / "g.yaml", True), tmp_path, 0)
 
@@ -180,7 +222,13 @@ def test_all_problems_at_once(tmp_path):
     ]
     paths = {"word_similarity": str(tmp_path), "hub_mirror": str(tmp_path / "mirror")}
     with pytest.raises(ValueError) as error:
-        check_evaluation(study(paths=paths, word_similarity=sets, downstream={"tasks": ["hellaswag", "race", "race"]}))
+        check_evaluation(
+            study(
+                paths=paths,
+                word_similarity=sets,
+                downstream={"tasks": ["hellaswag", "race", "race"]},
+            )
+        )
     message = str(error.value)
     for part in (
         "evaluation: 7 problem(s)",

@@ -61,7 +61,9 @@ def tried(part: Planned) -> dict:
 def test_the_command_writes_how_many_items_the_tasks_have(part):
     write_sealed(Path("plan.json"), part.plan().to_json())
     assert main(["try-tasks", "--plan", "plan.json", "--out", "results/tiny/tasks.json"]) == 0
-    assert read_json(Path("results/tiny/tasks.json")) == {"tiny": {"synthetic_grammar": 20, "synthetic_topic": 20}}
+    assert read_json(Path("results/tiny/tasks.json")) == {
+        "tiny": {"synthetic_grammar": 20, "synthetic_topic": 20}
+    }
 
 
 def test_only_the_items_that_are_scored_are_tried(part):
@@ -72,15 +74,18 @@ def test_only_the_items_that_are_scored_are_tried(part):
 
 
 LONG = (
-    r"downstream task 'own', item 2 \(from 0\): its continuation has 43 tokens, training\.seq_len is 40; raise "
+    r"downstream task 'own', item 2 \(from 0\): its continuation has 43 tokens, training\.seq_len"
+    r" is 40; raise "
     r"training\.seq_len to 43, or leave the task out of evaluation\.downstream\.tasks"
 )
 
 
 @pytest.mark.fault(
     "evaluation",
-    "a downstream task has continuations longer than a sequence, which lm-eval meets with an empty AssertionError",
-    "it is refused before training, with task, item, lengths and the settings to change; the evaluation says the same",
+    "a downstream task has continuations longer than a sequence, which lm-eval meets with an empty"
+    " AssertionError",
+    "it is refused before training, with task, item, lengths and the settings to change; the"
+    " evaluation says the same",
 )
 def test_continuations_that_do_not_fit(part):
     changed = own_task(part, items((3, 40), (4, 41), (5, 43)))
@@ -130,11 +135,24 @@ def test_items_without_tokens(part, row, message):
             r"'own' cannot be (loaded|scored): UndefinedError: 'question'",
         ),
         (
-            {"metric_list": [{"metric": "acc_norm", "aggregation": "mean", "higher_is_better": True}]},
-            r"downstream\.tasks: own: lm-eval reports no acc, only acc_norm, acc_norm_stderr; Acc is the mean of acc",
+            {
+                "metric_list": [
+                    {"metric": "acc_norm", "aggregation": "mean", "higher_is_better": True}
+                ]
+            },
+            (
+                r"downstream\.tasks: own: lm-eval reports no acc, only acc_norm, acc_norm_stderr;"
+                r" Acc is the mean of acc"
+            ),
         ),
-        ({"output_type": "generate_until", "doc_to_choice": None}, r"'own', item 0 .*: asks for generated text"),
-        ({"output_type": "loglikelihood_rolling", "doc_to_choice": None}, r"'own', item 0 .*: asks for whole texts"),
+        (
+            {"output_type": "generate_until", "doc_to_choice": None},
+            r"'own', item 0 .*: asks for generated text",
+        ),
+        (
+            {"output_type": "loglikelihood_rolling", "doc_to_choice": None},
+            r"'own', item 0 .*: asks for whole texts",
+        ),
     ],
 )
 def test_tasks_that_give_no_accuracy(part, changes, message):
@@ -142,17 +160,30 @@ def test_tasks_that_give_no_accuracy(part, changes, message):
     if "process_docs" in changes:
         Path("own/code.py").write_text("def nothing(rows):\n    return rows.select([])\n")
         path = Path("own/own.yaml")
-        path.write_text(path.read_text().replace("process_docs: NOTHING", "process_docs: !function code.nothing"))
+        path.write_text(
+            path.read_text().replace(
+                "process_docs: NOTHING", "process_docs: !function code.nothing"
+            )
+        )
     with pytest.raises(ValueError, match=message):
         tried(changed)
 
 
 def test_studies_with_the_same_tasks_are_tried_once(part, monkeypatch):
     tried_studies = []
-    monkeypatch.setattr(downstream, "_try_study", lambda study, _: tried_studies.append(study.study) or {"t": 1})
-    monkeypatch.setattr(settings, "downstream", lambda study, _: {"limit": study.evaluation.downstream.limit})
-    studies = [chosen(part, {"tasks": "synthetic", "limit": limit}).study for limit in (None, None, 3)]
-    studies = {name: study.model_copy(update={"study": name}) for name, study in zip("abc", studies, strict=True)}
+    monkeypatch.setattr(
+        downstream, "_try_study", lambda study, _: tried_studies.append(study.study) or {"t": 1}
+    )
+    monkeypatch.setattr(
+        settings, "downstream", lambda study, _: {"limit": study.evaluation.downstream.limit}
+    )
+    studies = [
+        chosen(part, {"tasks": "synthetic", "limit": limit}).study for limit in (None, None, 3)
+    ]
+    studies = {
+        name: study.model_copy(update={"study": name})
+        for name, study in zip("abc", studies, strict=True)
+    }
     plan = SimpleNamespace(studies=studies, data_id=lambda _: part.data_id)
     assert try_tasks(plan) == {name: {"t": 1} for name in "abc"}
     assert tried_studies == ["a", "c"]

@@ -23,7 +23,9 @@ def test_the_command_line_leaves_its_objects_to_the_system_when_it_ends() -> Non
         "sys.argv = ['coupled-adam-bench', '--help']\n"
         "__main__.main()"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1] == "True"
 
@@ -43,7 +45,8 @@ lock.acquire()
 
 @pytest.mark.fault(
     "cluster",
-    "A Snakemake in a cluster's job hangs when the job is cancelled (Ctrl-C), since the signal finds it with a lock.",
+    "A Snakemake in a cluster's job hangs when the job is cancelled (Ctrl-C), since the signal"
+    " finds it with a lock.",
     "It ends when the script of the job has ended.",
 )
 def test_a_process_that_hangs_ends_with_its_parent():

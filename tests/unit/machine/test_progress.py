@@ -11,9 +11,13 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("line_seconds", "n_lines"), [(60, 2), (0, 4)])
-def test_a_log_file_gets_lines_in_its_interval_and_at_the_end(line_seconds: float, n_lines: int) -> None:
+def test_a_log_file_gets_lines_in_its_interval_and_at_the_end(
+    line_seconds: float, n_lines: int
+) -> None:
     stream = io.StringIO()
-    with Progress(2000, "token", "train", initial=1000, stream=stream, line_seconds=line_seconds) as progress:
+    with Progress(
+        2000, "token", "train", initial=1000, stream=stream, line_seconds=line_seconds
+    ) as progress:
         progress.update(100)
         progress.update(400, loss=3.14159, phase="warmup")
     lines = stream.getvalue().splitlines()
@@ -22,7 +26,9 @@ def test_a_log_file_gets_lines_in_its_interval_and_at_the_end(line_seconds: floa
     assert lines[-1].endswith("left, loss=3.14, phase=warmup")
 
 
-def test_a_terminal_gets_a_bar_a_log_file_without_a_total_its_count_and_a_quiet_one_nothing() -> None:
+def test_a_terminal_gets_a_bar_a_log_file_without_a_total_its_count_and_a_quiet_one_nothing() -> (
+    None
+):
     terminal, log, quiet = Terminal(), io.StringIO(), Terminal()
     for stream, total in ((terminal, 10), (log, None), (quiet, 10)):
         with Progress(total, "step", "train", stream=stream, quiet=stream is quiet) as progress:

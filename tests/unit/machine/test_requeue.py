@@ -14,7 +14,8 @@ from coupled_adam_bench.machine.requeue import requeue_own_job, stop_before_the_
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Put commands named squeue and scontrol first on the path; return the file that says how scontrol was called."""
+    """Put commands named squeue and scontrol first on the path; return the file that says how
+    scontrol was called."""
 
     def install(squeue: str, scontrol: str = "true") -> Path:
         calls = tmp_path / "calls"
@@ -38,7 +39,8 @@ def test_a_running_job_goes_back(slurm, capsys):
 @pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING", "TIMEOUT", "PREEMPTED", ""])
 @pytest.mark.fault(
     "cluster",
-    "A training job is cancelled (scancel, or Ctrl-C in Snakemake) or has passed its limit, and is asked to stop.",
+    "A training job is cancelled (scancel, or Ctrl-C in Snakemake) or has passed its limit, and is"
+    " asked to stop.",
     "It writes a checkpoint and does not put itself back into the queue.",
 )
 def test_a_job_that_was_ended_does_not_come_back(state, slurm):
@@ -60,7 +62,11 @@ def test_a_job_that_was_ended_does_not_come_back(state, slurm):
             "echo 'Requested operation is presently disabled' >&2; exit 1",
             "scontrol requeue 17: Requested",
         ),
-        ("echo 'Unable to contact slurm controller' >&2; exit 1", "true", "Unable to contact slurm controller"),
+        (
+            "echo 'Unable to contact slurm controller' >&2; exit 1",
+            "true",
+            "Unable to contact slurm controller",
+        ),
         ("exec sleep 60", "true", "timed out after 0.5 seconds"),
         ("printf '\\377' >&2; exit 1", "true", "squeue --noheader --format=%T --jobs 17"),
     ],
@@ -103,7 +109,8 @@ def within(event: threading.Event, seconds: float) -> bool:
 
 @pytest.mark.fault(
     "cluster",
-    "SLURM's controller does not answer a training job that asks when its time ends, and the limit is changed then.",
+    "SLURM's controller does not answer a training job that asks when its time ends, and the limit"
+    " is changed then.",
     "It asks again, and stops before the limit as it is.",
 )
 def test_a_job_asks_how_long_it_has_and_stops_before(slurm, stopped, tmp_path, capsys):

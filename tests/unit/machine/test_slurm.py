@@ -44,7 +44,8 @@ def test_partitions_with_their_limits(commands):
 
 @pytest.mark.fault(
     "cluster",
-    "`--profile slurm` on a machine without SLURM, without `sacct` alone, or whose controller does not answer.",
+    "`--profile slurm` on a machine without SLURM, without `sacct` alone, or whose controller does"
+    " not answer.",
     "One sentence before the first job says what is missing and what to do.",
 )
 @pytest.mark.parametrize(
@@ -56,8 +57,16 @@ def test_partitions_with_their_limits(commands):
             "this machine has no sbatch, squeue, scancel, scontrol, sinfo, sacct; start on a login",
         ),
         ({"sacct"}, "", "this machine has no sacct; start on a login node"),
-        (set(), "echo 'Slurmctld(primary) at head is DOWN'; exit 1", "(Slurmctld(primary) at head is DOWN)"),
-        (set(), "echo 'Slurmctld(primary) at head is DOWN'", "(Slurmctld(primary) at head is DOWN)"),
+        (
+            set(),
+            "echo 'Slurmctld(primary) at head is DOWN'; exit 1",
+            "(Slurmctld(primary) at head is DOWN)",
+        ),
+        (
+            set(),
+            "echo 'Slurmctld(primary) at head is DOWN'",
+            "(Slurmctld(primary) at head is DOWN)",
+        ),
         (set(), "exec /bin/sleep 60", "timed out after 0.5 seconds"),
         (set(), "echo 'bad configuration' >&2; exit 1", "(bad configuration)"),
     ],
@@ -75,5 +84,8 @@ def test_a_machine_that_cannot_submit(absent, ping, said, commands, monkeypatch)
 
 
 def test_a_machine_that_can_submit(commands):
-    commands(**dict.fromkeys(slurm._COMMANDS, "") | {"scontrol": "echo 'Slurmctld(primary) at head is UP'"})
+    commands(
+        **dict.fromkeys(slurm._COMMANDS, "")
+        | {"scontrol": "echo 'Slurmctld(primary) at head is UP'"}
+    )
     check_slurm()

@@ -22,15 +22,41 @@ NOTEBOOK = {
     "PYDEVD_USE_FRAME_EVAL": "NO",
     "CLICOLOR_FORCE": "1",
 }
-KUBERNETES = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "job-0", "MASTER_PORT": "23456", "PET_NNODES": "2"}
-NGC = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "PYTORCH_VERSION": "2.9", "TORCH_CUDA_ARCH_LIST": "9.0"}
-CLUSTER = {"OMP_PROC_BIND": "close", "OMP_NUM_THREADS": "1", "SLURM_JOB_ID": "7", "SQUEUE_STATES": "PENDING"}
+KUBERNETES = {
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "MASTER_ADDR": "job-0",
+    "MASTER_PORT": "23456",
+    "PET_NNODES": "2",
+}
+NGC = {
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
+    "PYTORCH_VERSION": "2.9",
+    "TORCH_CUDA_ARCH_LIST": "9.0",
+}
+CLUSTER = {
+    "OMP_PROC_BIND": "close",
+    "OMP_NUM_THREADS": "1",
+    "SLURM_JOB_ID": "7",
+    "SQUEUE_STATES": "PENDING",
+}
 YOURS = {
-    "HF_HOME": "/cache", "HF_HUB_OFFLINE": "1", "HF_TOKEN": "t", "MLFLOW_TRACKING_URI": "http://host:5000",
-    "https_proxy": "http://proxy", "CUDA_VISIBLE_DEVICES": "0", "PYTHONPATH": "own", "OPENBLAS_CORETYPE": "Haswell",
-    "TORCHINDUCTOR_CACHE_DIR": "/cache", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "LC_ALL": "de_DE",
-    "KMP_DUPLICATE_LIB_OK": "TRUE", "SNAKEMAKE_PROFILE": "slurm", "MLFLOW_TRACKING_TOKEN": "t", "PATH": "/bin",
-}  # fmt: skip
+    "HF_HOME": "/cache",
+    "HF_HUB_OFFLINE": "1",
+    "HF_TOKEN": "t",
+    "MLFLOW_TRACKING_URI": "http://host:5000",
+    "https_proxy": "http://proxy",
+    "CUDA_VISIBLE_DEVICES": "0",
+    "PYTHONPATH": "own",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "TORCHINDUCTOR_CACHE_DIR": "/cache",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "LC_ALL": "de_DE",
+    "KMP_DUPLICATE_LIB_OK": "TRUE",
+    "SNAKEMAKE_PROFILE": "slurm",
+    "MLFLOW_TRACKING_TOKEN": "t",
+    "PATH": "/bin",
+}
 
 
 @pytest.mark.parametrize(
@@ -41,12 +67,21 @@ YOURS = {
         (NGC, ["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"]),
         (CLUSTER, ["OMP_PROC_BIND", "SQUEUE_STATES"]),
         (YOURS, []),
-        ({"MLFLOW_RUN_ID": "1", "MLFLOW_EXPERIMENT_NAME": "x"}, ["MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"]),
+        (
+            {"MLFLOW_RUN_ID": "1", "MLFLOW_EXPERIMENT_NAME": "x"},
+            ["MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"],
+        ),
         ({"MKL_DYNAMIC": "TRUE", "MKLROOT": "/opt", "MKL_NUM_THREADS": "4"}, ["MKL_DYNAMIC"]),
         ({"NVIDIA_TF32_OVERRIDE": "1", "CUDA_LAUNCH_BLOCKING": "1"}, ["NVIDIA_TF32_OVERRIDE"]),
-        ({"DNNL_DEFAULT_FPMATH_MODE": "BF16", "DNNL_MAX_CPU_ISA": "AVX2"}, ["DNNL_DEFAULT_FPMATH_MODE"]),
+        (
+            {"DNNL_DEFAULT_FPMATH_MODE": "BF16", "DNNL_MAX_CPU_ISA": "AVX2"},
+            ["DNNL_DEFAULT_FPMATH_MODE"],
+        ),
         ({"GIT_DIR": "/elsewhere/.git", "GIT_AUTHOR_NAME": "a"}, ["GIT_DIR"]),
-        ({LAUNCHER: "100"}, [LAUNCHER]),  # Snakemake asks too, and is never one of the processes of a cell
+        (
+            {LAUNCHER: "100"},
+            [LAUNCHER],
+        ),  # Snakemake asks too, and is never one of the processes of a cell
     ],
 )
 def test_what_is_not_the_study_s_is_cleared_and_the_rest_is_kept(given, cleared):
@@ -57,9 +92,9 @@ def test_what_is_not_the_study_s_is_cleared_and_the_rest_is_kept(given, cleared)
 
 def test_the_user_is_told_what_was_cleared_in_one_sentence():
     said = describe(clear(dict(NOTEBOOK | {"RANK": "0", "WORLD_SIZE": "2"})))
-    assert said == (
-        "cleared from the environment of this run: MPLBACKEND (how matplotlib draws); RANK, WORLD_SIZE (which process "
-        f"of another launcher this would be). See {PAGE}"
+    assert (
+        said == "cleared from the environment of this run: MPLBACKEND (how matplotlib draws); RANK,"
+        f" WORLD_SIZE (which process of another launcher this would be). See {PAGE}"
     )
 
 
@@ -74,7 +109,9 @@ def test_the_page_has_the_table():
 def test_what_the_table_says_is_set_is_set_without_asking():
     ours = [*(ROOT / "src/coupled_adam_bench").rglob("*.py"), *(ROOT / "rules").glob("*.smk")]
     sources = [*ours, Path(inspect.getfile(shell))]  # which sets the threads of a job
-    source = "".join(path.read_text(encoding="utf-8") for path in sources if path.stem != "surroundings")
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in sources if path.stem != "surroundings"
+    )
     names = [name for line in TABLE if line.does == "sets" for name in line.names.split()]
     assert not [name for name in names if not re.search(rf'\b{name}(=|"\] = |": )', source)]
     jobs = re.search(r"ENVIRONMENT = \((.*?)\n\)", source, re.DOTALL)
@@ -92,18 +129,27 @@ print(sys.flags.optimize, locale.getpreferredencoding(False), os.environ.get("PY
 
 @pytest.mark.fault(
     "cluster",
-    "the environment switches off Python's checks, makes an error of each warning, and has a locale without UTF-8",
+    "the environment switches off Python's checks, makes an error of each warning, and has a locale"
+    " without UTF-8",
     "the process starts anew without these settings, and with UTF-8",
 )
 def test_a_process_starts_anew_without_what_python_itself_has_read():
     foreign = {
-        "PYTHONOPTIMIZE": "2", "PYTHONWARNINGS": "error", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C",
-    }  # fmt: skip
+        "PYTHONOPTIMIZE": "2",
+        "PYTHONWARNINGS": "error",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "LC_ALL": "C",
+    }
     command = [sys.executable, "-c", SEEN, "an argument"]
-    done = subprocess.run(command, env=os.environ | foreign, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=os.environ | foreign, capture_output=True, text=True, check=False
+    )
     assert done.stdout.lower() == "0 utf-8 none ['an argument']\n", done.stderr
     assert done.stderr.count("cleared from the environment") == 1
-    quiet = subprocess.run([sys.executable, "-c", SEEN], capture_output=True, text=True, check=False)
+    quiet = subprocess.run(
+        [sys.executable, "-c", SEEN], capture_output=True, text=True, check=False
+    )
     assert (quiet.stdout.lower(), quiet.stderr) == ("0 utf-8 none []\n", "")
 
 
@@ -128,13 +174,16 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.fault(
     "training",
-    "the launcher of several processes is killed, and a process waits for the others and sees no signal",
+    "the launcher of several processes is killed, and a process waits for the others and sees no"
+    " signal",
     "its processes are asked to stop, and killed if they do not",
 )
 @pytest.mark.parametrize("behaviour", ["stops", "waits"])
 def test_a_launched_process_ends_with_its_launcher(behaviour):
     command = [sys.executable, "-c", PARENT, CHILD, behaviour]
-    with subprocess.Popen(command, env=os.environ | {LAUNCHER: "0.5"}, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        command, env=os.environ | {LAUNCHER: "0.5"}, stdout=subprocess.PIPE, text=True
+    ) as parent:
         child = int(parent.stdout.readline())
         parent.kill()
     deadline = time.monotonic() + 30

@@ -46,7 +46,8 @@ def settings(kind, architecture, tied) -> Model:
 
 @pytest.fixture
 def make_model(settings) -> MakeModel:
-    """Return a function that makes an initialised model; ``std`` is large, so that nothing is zero by chance."""
+    """Return a function that makes an initialised model; ``std`` is large, so that nothing is zero
+    by chance."""
 
     def make(seed: int = 0, std: float = 0.3, **changes: Any) -> LanguageModel:
         model = build_model(settings.model_copy(update=changes), VOCAB_SIZE, SEQ_LEN)
@@ -65,6 +66,8 @@ def tokens() -> torch.Tensor:
 def tokenizer_folder(tmp_path) -> Path:
     folder = tmp_path / "tokenizer"
     folder.mkdir()
-    Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB_SIZE)}, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB_SIZE)}, unk_token="w0")).save(
+        str(folder / "tokenizer.json")
+    )
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return folder

@@ -11,7 +11,13 @@ SIZES = {"name": "m", "n_layer": 2, "n_head": 2, "d_model": 12, "learning_rate":
 def test_a_configuration_becomes_its_model():
     gpt2 = build_model(Model(**SIZES), 97, 16)
     assert type(gpt2) is GPT2
-    assert (gpt2.vocab_size, gpt2.seq_len, gpt2.n_layer, gpt2.n_head, gpt2.d_model) == (97, 16, 2, 2, 12)
+    assert (gpt2.vocab_size, gpt2.seq_len, gpt2.n_layer, gpt2.n_head, gpt2.d_model) == (
+        97,
+        16,
+        2,
+        2,
+        12,
+    )
     assert (gpt2.d_ffn, gpt2.blocks[0].mlp_fc.out_features) == (48, 48)
     settings = Model(architecture="stablelm", tied=False, ffn_dim=20, rope_base=500.0, **SIZES)
     stablelm = build_model(settings, 97, 16)
@@ -20,9 +26,13 @@ def test_a_configuration_becomes_its_model():
     assert stablelm.blocks[0].mlp_gate_up.out_features == 40
 
 
-@pytest.mark.parametrize(("d_model", "d_ffn"), [(12, 256), (96, 256), (98, 512), (2048, 5632), (2560, 6912)])
+@pytest.mark.parametrize(
+    ("d_model", "d_ffn"), [(12, 256), (96, 256), (98, 512), (2048, 5632), (2560, 6912)]
+)
 def test_the_width_of_swiglu_is_a_multiple_of_256(d_model, d_ffn):
-    assert Model(architecture="stablelm", **SIZES | {"d_model": d_model, "n_head": 1}).d_ffn == d_ffn
+    assert (
+        Model(architecture="stablelm", **SIZES | {"d_model": d_model, "n_head": 1}).d_ffn == d_ffn
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +42,10 @@ def test_the_width_of_swiglu_is_a_multiple_of_256(d_model, d_ffn):
         ({"n_layer": 0}, "n_layer: missing; architecture gpt2"),
         ({"n_contexts": 8}, "n_contexts: gpt2 has none; n_contexts is for architecture 'contexts'"),
         ({"architecture": "contexts"}, "n_contexts: missing"),
-        ({"architecture": "contexts", "n_contexts": 8}, "n_layer: architecture contexts has no layers"),
+        (
+            {"architecture": "contexts", "n_contexts": 8},
+            "n_layer: architecture contexts has no layers",
+        ),
         ({"architecture": "contexts", "n_contexts": 6, "n_layer": 0, "n_head": 0}, "multiple of 4"),
         ({"architecture": "stablelm", "n_head": 4}, "d_model / n_head = 3 is not even"),
         ({"rope_base": 500.0}, "rope_base: gpt2 has none; rope_base is for"),

@@ -7,7 +7,10 @@ import yaml
 
 from coupled_adam_bench.models.export import model_card
 
-HOSTILE = "a: {b} | <script>alert(1)</script> `x` # - \"q\" 'q' & % \\ _é‖中 \U0001f600\nlicense: mit\n---"
+HOSTILE = (
+    "a: {b} | <script>alert(1)</script> `x` # - \"q\" 'q' & % \\ _é‖中 \U0001f600\nlicense:"
+    " mit\n---"
+)
 
 
 @pytest.fixture
@@ -32,7 +35,9 @@ def test_what_a_card_says(cell):
 
 
 def test_names_that_look_like_markup(cell):
-    study = cell.study.model_copy(update={"data": cell.study.data.model_copy(update={"name": HOSTILE})})
+    study = cell.study.model_copy(
+        update={"data": cell.study.data.model_copy(update={"name": HOSTILE})}
+    )
     header, body = parts(model_card(replace(cell, id=HOSTILE, study=study)))
     assert header["model_name"] == HOSTILE
     assert header["license"] == "unknown"

@@ -1,4 +1,5 @@
-"""The head without a transformer: its contexts, and its loss against the plain cross-entropy over all tokens."""
+"""The head without a transformer: its contexts, and its loss against the plain cross-entropy over
+all tokens."""
 
 import json
 from dataclasses import replace
@@ -21,7 +22,9 @@ COUNTS = np.random.default_rng(0).permutation(VOCAB_SIZE)
 
 @pytest.fixture
 def settings(tied) -> Model:
-    return Model(name="c", architecture="contexts", n_contexts=8, d_model=6, tied=tied, learning_rate=1)
+    return Model(
+        name="c", architecture="contexts", n_contexts=8, d_model=6, tied=tied, learning_rate=1
+    )
 
 
 @pytest.fixture
@@ -42,7 +45,8 @@ def targets(tokens):
 
 
 def plain(model, tokens, targets, z_loss):
-    """What is minimized, and the cross-entropy, with a row of logits for each token and torch's own functions."""
+    """What is minimized, and the cross-entropy, with a row of logits for each token and torch's own
+    functions."""
     logits = cap(model.hidden(tokens).flatten(0, 1) @ model.head_weight.T, model.soft_cap)
     targets = targets.flatten()
     loss = F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORED)
@@ -75,7 +79,10 @@ def test_losses_and_logits_of_single_tokens(soft_cap, make_model, tokens, target
     expected = F.cross_entropy(logits, targets.flatten(), reduction="none", ignore_index=IGNORED)
     torch.testing.assert_close(losses.flatten(), expected)
     np.testing.assert_allclose(by_context.take_masses(), by_token.take_masses())
-    (found, probability), (expected, expected_probability) = by_context.statistics(), by_token.statistics()
+    (found, probability), (expected, expected_probability) = (
+        by_context.statistics(),
+        by_token.statistics(),
+    )
     np.testing.assert_allclose(probability, expected_probability)
     assert found == pytest.approx(expected)
 
@@ -83,17 +90,37 @@ def test_losses_and_logits_of_single_tokens(soft_cap, make_model, tokens, target
 def test_frequent_tokens_have_their_own_context_and_the_others_share():
     frequent = most_frequent(np.array([5, 9, 9, 0, 7]), 4)
     assert frequent == [1, 2, 4, 0]
-    assert most_frequent(np.array([3, 4]), 4) == [1, 0, 2, 3]  # padding of the vocabulary has no count
+    assert most_frequent(np.array([3, 4]), 4) == [
+        1,
+        0,
+        2,
+        3,
+    ]  # padding of the vocabulary has no count
     assert contexts_of_tokens(frequent, 7).tolist() == [3, 0, 1, 3, 2, 3, 3]
     # Own: 6, 5, 4, 3, 2, 1. The others, 0, 7, 8 and 9, take turns.
-    assert contexts_of_tokens([6, 5, 4, 3, 2, 1, 0, 7], 10).tolist() == [6, 5, 4, 3, 2, 1, 0, 7, 6, 7]
+    assert contexts_of_tokens([6, 5, 4, 3, 2, 1, 0, 7], 10).tolist() == [
+        6,
+        5,
+        4,
+        3,
+        2,
+        1,
+        0,
+        7,
+        6,
+        7,
+    ]
 
 
 def test_tied_contexts_are_made_of_rows_of_the_head(make_model, tied):
     model = make_model()
     names = {name for name, _ in model.named_parameters()}
     assert names == {"embedding.weight", "ln_f.weight", "map.weight" if tied else "contexts.weight"}
-    rows = model.embedding.weight[model.frequent_tokens] @ model.map.weight.T if tied else model.contexts.weight
+    rows = (
+        model.embedding.weight[model.frequent_tokens] @ model.map.weight.T
+        if tied
+        else model.contexts.weight
+    )
     torch.testing.assert_close(model.vectors(), rows)
     assert [id(p) for p in model.embedding_parameters()] == [id(model.embedding.weight)]
 
@@ -103,7 +130,9 @@ def test_the_parameters_are_counted(make_model, settings):
     assert not settings.has_own_head
 
 
-def test_a_model_comes_back_as_it_was_saved(make_model, tokens, tmp_path, tokenizer_folder, tiny_plan, settings):
+def test_a_model_comes_back_as_it_was_saved(
+    make_model, tokens, tmp_path, tokenizer_folder, tiny_plan, settings
+):
     model = make_model()
     cell = replace(next(iter(tiny_plan.cells.values())), model=settings)
     save_model(model, tmp_path / "model", tokenizer_folder, eot_id=5, cell=cell)

@@ -27,7 +27,9 @@ def head() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_loss_and_gradients_equal_those_of_torch(head, chunk_tokens, dtype, device, monkeypatch):
-    monkeypatch.setitem(cross_entropy._SOFTMAX, "cpu", cross_entropy._SOFTMAX[device])  # both forms run on a CPU
+    monkeypatch.setitem(
+        cross_entropy._SOFTMAX, "cpu", cross_entropy._SOFTMAX[device]
+    )  # both forms run on a CPU
     monkeypatch.setitem(cross_entropy.LOGITS_CHUNK, "cpu", chunk_tokens)
     hidden, weight, targets = head
     ours_hidden, ours_weight = (x.detach().to(dtype).requires_grad_() for x in (hidden, weight))
@@ -38,15 +40,22 @@ def test_loss_and_gradients_equal_those_of_torch(head, chunk_tokens, dtype, devi
     tolerance = 1e-12 if dtype == torch.float64 else 1e-5
     assert loss.dtype == dtype
     torch.testing.assert_close(loss.double(), expected, rtol=tolerance, atol=0)
-    torch.testing.assert_close(ours_hidden.grad.double(), hidden.grad, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(ours_weight.grad.double(), weight.grad, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        ours_hidden.grad.double(), hidden.grad, rtol=tolerance, atol=tolerance
+    )
+    torch.testing.assert_close(
+        ours_weight.grad.double(), weight.grad, rtol=tolerance, atol=tolerance
+    )
 
 
 def test_a_compiled_softmax_gives_the_same_bits(head):
     """The compiler's own kernels are for GPUs: here it traces the function and runs its parts."""
     hidden, weight, targets = (tensor.detach() for tensor in head)
     found = []
-    for softmax in (by_log_softmax, torch.compile(by_log_softmax, dynamic=False, backend="aot_eager")):
+    for softmax in (
+        by_log_softmax,
+        torch.compile(by_log_softmax, dynamic=False, backend="aot_eager"),
+    ):
         ours = [tensor.bfloat16().requires_grad_() for tensor in (hidden, weight)]
         objective, _ = sum_with_z_loss(*ours, targets, 1e-4, None, softmax)
         objective.backward()
@@ -61,13 +70,16 @@ def test_extreme_logits_neither_overflow_nor_lose_the_gradient():
     loss = sum_cross_entropy(hidden, weight, targets)
     loss.backward()
     assert loss.item() == 2e4
-    torch.testing.assert_close(hidden.grad, torch.tensor([[0.0], [2e4], [0.0]], dtype=torch.float64))
+    torch.testing.assert_close(
+        hidden.grad, torch.tensor([[0.0], [2e4], [0.0]], dtype=torch.float64)
+    )
     losses = token_cross_entropy(hidden, weight, targets)
     torch.testing.assert_close(losses, torch.tensor([0.0, 2e4, 0.0], dtype=torch.float64))
 
 
 def test_a_probability_near_one_keeps_its_gradient_in_bf16():
-    # In bfloat16 softmax rounds to 1 at a margin of 8, while p - 1 = -1 / (1 + e^8) does not round to 0.
+    # In bfloat16 softmax rounds to 1 at a margin of 8, while p - 1 = -1 / (1 + e^8) does not round
+    # to 0.
     hidden = torch.ones(1, 1, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         loss = sum_cross_entropy(hidden, torch.tensor([[8.0], [0.0]]), torch.tensor([0]))
@@ -92,7 +104,8 @@ def test_without_any_target_loss_and_gradients_are_zero(head):
 
 
 def test_gradient_of_the_head_sums_to_zero_over_the_vocabulary(head):
-    # Paper, Sec. 3: the probabilities sum to one, so the gradients of the output embeddings sum to zero.
+    # Paper, Sec. 3: the probabilities sum to one, so the gradients of the output embeddings sum to
+    # zero.
     hidden, weight, targets = (x.detach().float() if x.is_floating_point() else x for x in head)
     weight.requires_grad_()
     sum_cross_entropy(hidden, weight, targets).backward()

@@ -17,7 +17,9 @@ def model(make_model):
     model = make_model()
     with torch.no_grad():  # norms too away from where they start
         for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)), alpha=0.1)
+            parameter.add_(
+                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)), alpha=0.1
+            )
     return model
 
 
@@ -25,13 +27,18 @@ def test_transformers_gives_the_same_logits_and_tokenizer(
     model, tokens, architecture, tied, tmp_path, tokenizer_folder
 ):
     save_model(model, tmp_path / "model", tokenizer_folder, eot_id=5)
-    theirs, info = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
-    assert {what: found for what, found in info.items() if found} == {}  # no weight is missing, unexpected or misshapen
+    theirs, info = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", output_loading_info=True
+    )
+    assert {
+        what: found for what, found in info.items() if found
+    } == {}  # no weight is missing, unexpected or misshapen
     assert [type(theirs).__name__] == family_of(architecture).fixed["architectures"]
     assert (theirs.lm_head.weight is theirs.get_input_embeddings().weight) == tied
     with torch.no_grad():
         torch.testing.assert_close(theirs(tokens).logits, model.logits(tokens), rtol=0, atol=2e-5)
-        # One token after the other, as text is generated: positions of the cache go on where it ends.
+        # One token after the other, as text is generated: positions of the cache go on where it
+        # ends.
         start = theirs(tokens[:, :11], use_cache=True)
         rest = theirs(tokens[:, 11:], past_key_values=start.past_key_values)
         torch.testing.assert_close(rest.logits, model.logits(tokens)[:, 11:], rtol=0, atol=2e-5)
@@ -69,17 +76,29 @@ def test_a_model_comes_back_as_it_was_saved(model, tokens, tmp_path, tokenizer_f
     assert all(parameter.grad is not None for parameter in again.parameters())
 
 
-def test_a_gathered_state_stands_in_for_the_weights(model, make_model, settings, tmp_path, tokenizer_folder):
+def test_a_gathered_state_stands_in_for_the_weights(
+    model, make_model, settings, tmp_path, tokenizer_folder
+):
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    save_model(make_model(seed=1).to("meta"), tmp_path / "gathered", tokenizer_folder, eot_id=5, state=state)
+    save_model(
+        make_model(seed=1).to("meta"),
+        tmp_path / "gathered",
+        tokenizer_folder,
+        eot_id=5,
+        state=state,
+    )
     save_model(model, tmp_path / "model", tokenizer_folder, eot_id=5)
-    gathered, whole = (load_file(tmp_path / folder / "model.safetensors") for folder in ("gathered", "model"))
+    gathered, whole = (
+        load_file(tmp_path / folder / "model.safetensors") for folder in ("gathered", "model")
+    )
     assert gathered.keys() == whole.keys()
     assert all(torch.equal(gathered[name], whole[name]) for name in whole)
     assert len(state) == len(model.state_dict())  # the caller's own, left as it is
 
 
-def test_a_state_of_another_model_is_refused_before_anything_is_written(model, tmp_path, tokenizer_folder):
+def test_a_state_of_another_model_is_refused_before_anything_is_written(
+    model, tmp_path, tokenizer_folder
+):
     state = model.state_dict() | {"blocks.3.extra.weight": torch.zeros(1)}
     with pytest.raises(AssertionError, match=r"blocks\.3\.extra"):
         save_model(model, tmp_path / "model", tokenizer_folder, eot_id=0, state=state)
@@ -89,7 +108,9 @@ def test_a_state_of_another_model_is_refused_before_anything_is_written(model, t
 def test_saving_replaces_a_model_and_leaves_nothing_behind(make_model, tmp_path, tokenizer_folder):
     for seed in (0, 1):
         save_model(make_model(seed), tmp_path / "model", tokenizer_folder, eot_id=0)
-    assert torch.equal(load_model(tmp_path / "model").embedding.weight, make_model(1).embedding.weight)
+    assert torch.equal(
+        load_model(tmp_path / "model").embedding.weight, make_model(1).embedding.weight
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "tokenizer"]
 
 
@@ -104,7 +125,8 @@ def flip(contents: bytes) -> bytes:
 @pytest.mark.fault(
     "training",
     "The disk keeps the weights of an exported model cut short, or with one bit changed.",
-    "The run is not called completed: a sentence names the model, the one before stays, and training can go on.",
+    "The run is not called completed: a sentence names the model, the one before stays, and"
+    " training can go on.",
 )
 @pytest.mark.parametrize("kind", ["gpt2"], indirect=True)
 @pytest.mark.parametrize("damage", [cut, flip, lambda contents: b""])
@@ -118,7 +140,9 @@ def test_weights_that_the_disk_did_not_keep(damage, model, tmp_path, tokenizer_f
         path.write_bytes(damage(path.read_bytes()))
 
     monkeypatch.setattr(export, "_save_weights", save_on_a_bad_disk)
-    with pytest.raises(OSError, match=r"model: the weights that were written cannot be read back.*start again"):
+    with pytest.raises(
+        OSError, match=r"model: the weights that were written cannot be read back.*start again"
+    ):
         save_model(model, tmp_path / "model", tokenizer_folder, eot_id=5)
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
     assert not list(tmp_path.glob(".*"))  # nothing half written
@@ -136,9 +160,13 @@ def test_an_exported_cell_says_what_it_is(model, tmp_path, tokenizer_folder, tin
     files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
     assert set(files) == {
-        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
         "tokenizer_config.json",
-    }  # fmt: skip
+    }
     with safe_open(tmp_path / "model" / "model.safetensors", "pt") as weights:
         assert weights.metadata() == {"format": "pt", "cell": cell.id}
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
@@ -146,7 +174,9 @@ def test_an_exported_cell_says_what_it_is(model, tmp_path, tokenizer_folder, tin
     assert (generation.bos_token_id, generation.eos_token_id, generation.pad_token_id) == (5, 5, 5)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert tokenizer.model_max_length == model.seq_len
-    generated = theirs.generate(**tokenizer("w3 w4", return_tensors="pt"), max_new_tokens=3, do_sample=False)
+    generated = theirs.generate(
+        **tokenizer("w3 w4", return_tensors="pt"), max_new_tokens=3, do_sample=False
+    )
     assert generated.shape[1] <= 5
     assert "model_max_length" not in (tokenizer_folder / "tokenizer_config.json").read_text()
 

@@ -1,4 +1,5 @@
-"""Z-loss and soft cap of the chunked cross-entropy, against autograd of the plain formula and a formula by hand."""
+"""Z-loss and soft cap of the chunked cross-entropy, against autograd of the plain formula and a
+formula by hand."""
 
 import math
 
@@ -8,7 +9,12 @@ from torch.nn import functional as F
 
 from coupled_adam_bench.models import cross_entropy
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.models.cross_entropy import IGNORED, sum_cross_entropy, sum_with_z_loss, token_cross_entropy
+from coupled_adam_bench.models.cross_entropy import (
+    IGNORED,
+    sum_cross_entropy,
+    sum_with_z_loss,
+    token_cross_entropy,
+)
 from coupled_adam_bench.models.export import load_model, save_model
 from coupled_adam_bench.study.config import Model
 
@@ -42,7 +48,9 @@ def plain(hidden, weight, targets, z_loss, soft_cap):
 def test_loss_and_gradients_are_those_of_the_plain_formula(
     z_loss, soft_cap, chunk_tokens, dtype, device, head, monkeypatch
 ):
-    monkeypatch.setitem(cross_entropy._SOFTMAX, "cpu", cross_entropy._SOFTMAX[device])  # both forms run on a CPU
+    monkeypatch.setitem(
+        cross_entropy._SOFTMAX, "cpu", cross_entropy._SOFTMAX[device]
+    )  # both forms run on a CPU
     monkeypatch.setitem(cross_entropy.LOGITS_CHUNK, "cpu", chunk_tokens)
     hidden, weight, targets = head
     ours = [x.detach().to(dtype).requires_grad_() for x in (hidden, weight)]
@@ -51,7 +59,9 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(
     expected_objective, expected_loss = plain(hidden, weight, targets, z_loss, soft_cap)
     (3 * expected_objective).backward()
     tolerance = 1e-11 if dtype == torch.float64 else 3e-5
-    torch.testing.assert_close(objective.double(), expected_objective.detach(), rtol=tolerance, atol=0)
+    torch.testing.assert_close(
+        objective.double(), expected_objective.detach(), rtol=tolerance, atol=0
+    )
     torch.testing.assert_close(loss.double(), expected_loss.detach(), rtol=tolerance, atol=0)
     for mine, theirs in zip(ours, (hidden, weight), strict=True):
         torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=tolerance, atol=tolerance)
@@ -60,7 +70,11 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(
 @pytest.mark.parametrize(("z_loss", "soft_cap"), CASES)
 def test_gradients_are_differences_of_the_value(z_loss, soft_cap, head):
     # torch.autograd.gradcheck goes backward several times, which this loss refuses.
-    hidden, weight, targets = head[0].detach()[:4], head[1].detach()[:6], torch.tensor([0, 5, IGNORED, 2])
+    hidden, weight, targets = (
+        head[0].detach()[:4],
+        head[1].detach()[:6],
+        torch.tensor([0, 5, IGNORED, 2]),
+    )
     inputs = [x.clone().requires_grad_() for x in (hidden, weight)]
     sum_with_z_loss(*inputs, targets, z_loss, soft_cap)[0].backward()
     for place, x in enumerate((hidden, weight)):
@@ -71,11 +85,14 @@ def test_gradients_are_differences_of_the_value(z_loss, soft_cap, head):
                 moved[place].view(-1)[index] += change
                 values.append(sum_with_z_loss(*moved, targets, z_loss, soft_cap)[0].item())
             slope = (values[0] - values[1]) / 2e-5
-            assert inputs[place].grad.view(-1)[index].item() == pytest.approx(slope, rel=1e-6, abs=1e-8)
+            assert inputs[place].grad.view(-1)[index].item() == pytest.approx(
+                slope, rel=1e-6, abs=1e-8
+            )
 
 
 def test_one_token_by_hand():
-    """Logits 2 and 0, capped at 1: tanh 2 and 0. Gradient of the first: (p (1 + 2 z log Z) - 1) (1 - tanh^2 2)."""
+    """Logits 2 and 0, capped at 1: tanh 2 and 0. Gradient of the first: (p (1 + 2 z log Z) - 1) (1
+    - tanh^2 2)."""
     hidden = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
     weight = torch.tensor([[2.0], [0.0]], dtype=torch.float64, requires_grad=True)
     objective, loss = sum_with_z_loss(hidden, weight, torch.tensor([0]), 0.1, 1.0)
@@ -137,7 +154,9 @@ def test_the_loss_of_each_token_has_the_cap(head):
 
 @pytest.mark.parametrize("architecture", ["gpt2", "stablelm"])
 def test_a_capped_model_has_its_cap_wherever_it_gives_logits(architecture, tmp_path):
-    settings = Model(name="m", architecture=architecture, n_layer=1, n_head=2, d_model=8, learning_rate=1)
+    settings = Model(
+        name="m", architecture=architecture, n_layer=1, n_head=2, d_model=8, learning_rate=1
+    )
     model = build_model(settings, 17, 6, soft_cap=0.5)
     model.init_weights(0, 2.0)
     tokens = torch.randint(0, 17, (3, 6), generator=torch.Generator().manual_seed(0))

@@ -41,7 +41,9 @@ def test_xavier_s_variances_are_those_of_torch_for_each_linear_layer_of_the_auth
             assert torch.equal(parameter, torch.ones_like(parameter)), name
             continue
         for matrix in parameter.chunk(2 if "mlp_gate_up" in name else 1):
-            theirs = torch.nn.init.xavier_normal_(torch.empty_like(matrix), generator=torch.Generator().manual_seed(0))
+            theirs = torch.nn.init.xavier_normal_(
+                torch.empty_like(matrix), generator=torch.Generator().manual_seed(0)
+            )
             expected = theirs.std().item()
             if "attn_proj" in name:
                 expected = 0.02 / 2
@@ -83,7 +85,10 @@ def test_a_token_sees_none_that_come_later(make_model, tokens):
 def test_the_order_of_earlier_tokens_matters(make_model, tokens):
     model = make_model(n_layer=1)
     with torch.no_grad():
-        before, after = model.logits(tokens)[:, -1], model.logits(tokens[:, [*range(14, -1, -1), 15]])[:, -1]
+        before, after = (
+            model.logits(tokens)[:, -1],
+            model.logits(tokens[:, [*range(14, -1, -1), 15]])[:, -1],
+        )
     assert not torch.allclose(before, after, atol=1e-3)
 
 
@@ -92,15 +97,23 @@ def test_loss_is_the_cross_entropy_of_the_logits(reduction, make_model, tokens):
     model = make_model()
     inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
     targets[1, 5:] = -100
-    expected = F.cross_entropy(model.logits(inputs).flatten(0, 1), targets.flatten(), reduction=reduction)
-    torch.testing.assert_close(model(inputs, targets, reduction=reduction).flatten(), expected.flatten())
+    expected = F.cross_entropy(
+        model.logits(inputs).flatten(0, 1), targets.flatten(), reduction=reduction
+    )
+    torch.testing.assert_close(
+        model(inputs, targets, reduction=reduction).flatten(), expected.flatten()
+    )
 
 
 def test_the_head_is_the_embedding_or_its_own_matrix(make_model, tokens, tied):
     model = make_model()
     parameters = dict(model.named_parameters())
     assert ("head.weight" in parameters) != tied
-    expected = [parameters["embedding.weight"]] if tied else [parameters["embedding.weight"], parameters["head.weight"]]
+    expected = (
+        [parameters["embedding.weight"]]
+        if tied
+        else [parameters["embedding.weight"], parameters["head.weight"]]
+    )
     assert [id(p) for p in model.embedding_parameters()] == [id(p) for p in expected]
     assert model.head_weight is expected[-1]
     # A row that no input uses learns from the head alone.
@@ -126,12 +139,16 @@ def test_compiled_layers_compute_the_same(make_model, tokens):
 
 def test_no_kernel_is_chosen_by_its_time_if_kernels_are_deterministic(make_model, monkeypatch):
     asked = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda _block, **settings: asked.append(settings["options"]))
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda _block, **settings: asked.append(settings["options"])
+    )
     model = make_model()
     model.compile_parts()
     model.compile_parts(deterministic=True)
     has_mode = "deterministic" in torch._inductor.list_options()  # from PyTorch 2.10 on
-    assert asked == [None] * len(model.blocks) + [{"deterministic": True} if has_mode else None] * len(model.blocks)
+    assert asked == [None] * len(model.blocks) + [
+        {"deterministic": True} if has_mode else None
+    ] * len(model.blocks)
 
 
 def test_attention_on_a_cpu_is_in_float32_under_autocast(make_model, tokens, monkeypatch):
@@ -176,4 +193,6 @@ def test_a_model_in_shards_computes_the_same(bf16, make_model, settings, tokens)
         loss, gradients = loss_and_gradients(make_model(), tokens)
         sharded_loss, sharded_gradients = loss_and_gradients(sharded, tokens)
     torch.testing.assert_close(sharded_loss, loss)
-    torch.testing.assert_close({name: g.full_tensor() for name, g in sharded_gradients.items()}, gradients)
+    torch.testing.assert_close(
+        {name: g.full_tensor() for name, g in sharded_gradients.items()}, gradients
+    )

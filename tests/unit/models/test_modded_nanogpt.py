@@ -1,4 +1,5 @@
-"""The model of modded-nanogpt's optimizer track: logits by the formulas of its script, initial values and export."""
+"""The model of modded-nanogpt's optimizer track: logits by the formulas of its script, initial
+values and export."""
 
 import math
 from pathlib import Path
@@ -13,15 +14,24 @@ from coupled_adam_bench.models.export import load_model, save_model
 from coupled_adam_bench.study.config import Model
 
 VOCAB_SIZE, SEQ_LEN, N_HEAD, D_HEAD = 37, 12, 2, 16
-BASE = 1024 ** ((D_HEAD // 4) / (D_HEAD // 4 - 1))  # its frequencies are 1024^(-j / (J - 1)) for J = D_HEAD / 4 pairs
+BASE = 1024 ** (
+    (D_HEAD // 4) / (D_HEAD // 4 - 1)
+)  # its frequencies are 1024^(-j / (J - 1)) for J = D_HEAD / 4 pairs
 
 
 @pytest.fixture
 def model() -> LanguageModel:
     settings = Model(
-        name="m", architecture="modded_nanogpt", n_layer=2, n_head=N_HEAD, d_model=N_HEAD * D_HEAD, tied=False,
-        learning_rate=0.01, rope_base=BASE, rope_fraction=0.5,
-    )  # fmt: skip
+        name="m",
+        architecture="modded_nanogpt",
+        n_layer=2,
+        n_head=N_HEAD,
+        d_model=N_HEAD * D_HEAD,
+        tied=False,
+        learning_rate=0.01,
+        rope_base=BASE,
+        rope_fraction=0.5,
+    )
     model = build_model(settings, VOCAB_SIZE, SEQ_LEN, soft_cap=15.0)
     model.init_weights(0, 0.3)
     generator = torch.Generator().manual_seed(1)
@@ -37,7 +47,8 @@ def norm(x: torch.Tensor, gain: torch.Tensor | float = 1.0) -> torch.Tensor:
 
 
 def turned(x_BTHK: torch.Tensor) -> torch.Tensor:
-    """Each pair as a complex number, which is turned; pair j is coordinates j and j + K / 4, the other half stays."""
+    """Each pair as a complex number, which is turned; pair j is coordinates j and j + K / 4, the
+    other half stays."""
     n_pairs = D_HEAD // 4
     frequencies = 1024.0 ** -torch.linspace(0, 1, n_pairs)
     angles = torch.outer(torch.arange(x_BTHK.shape[1]).float(), frequencies)[:, None]
@@ -54,7 +65,10 @@ def test_the_logits_are_those_of_the_formulas(model: LanguageModel) -> None:
     after = torch.ones(SEQ_LEN, SEQ_LEN).triu(1).bool()
     for layer in ("blocks.0.", "blocks.1."):
         z = norm(x, of[layer + "ln_1"])
-        q, k, v = (F.linear(z, of[f"{layer}attn_qkv.{name}"]).view(3, SEQ_LEN, N_HEAD, D_HEAD) for name in "qkv")
+        q, k, v = (
+            F.linear(z, of[f"{layer}attn_qkv.{name}"]).view(3, SEQ_LEN, N_HEAD, D_HEAD)
+            for name in "qkv"
+        )
         scores = 0.12 * torch.einsum("bthk,bshk->bhts", turned(norm(q)), turned(norm(k)))
         y = torch.einsum("bhts,bshk->bthk", scores.masked_fill(after, -math.inf).softmax(-1), v)
         x = x + F.linear(y.flatten(-2), of[layer + "attn_proj"])
@@ -67,18 +81,30 @@ def test_the_logits_are_those_of_the_formulas(model: LanguageModel) -> None:
 
 def test_initial_values(model: LanguageModel) -> None:
     model.init_weights(3, "zero_projections")
-    expected = {"embedding": 1.0, "q": math.sqrt(0.33 / 32), "k": math.sqrt(0.33 / 32), "v": math.sqrt(0.33 / 32),
-                "mlp_fc": math.sqrt(0.33 / 32), "attn_proj": 0.0, "mlp_proj": 0.0, "head": 0.0}  # fmt: skip
+    expected = {
+        "embedding": 1.0,
+        "q": math.sqrt(0.33 / 32),
+        "k": math.sqrt(0.33 / 32),
+        "v": math.sqrt(0.33 / 32),
+        "mlp_fc": math.sqrt(0.33 / 32),
+        "attn_proj": 0.0,
+        "mlp_proj": 0.0,
+        "head": 0.0,
+    }
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
-            assert parameter.std().item() == pytest.approx(expected[name.split(".")[-2]], rel=0.1), name
+            assert parameter.std().item() == pytest.approx(
+                expected[name.split(".")[-2]], rel=0.1
+            ), name
         else:
             assert (parameter == 1).all()
     tokens = torch.zeros(1, SEQ_LEN, dtype=torch.long)
     assert model(tokens, tokens).item() == pytest.approx(math.log(VOCAB_SIZE))
 
 
-def test_it_comes_back_as_it_was_saved(model: LanguageModel, tmp_path: Path, tokenizer_folder: Path) -> None:
+def test_it_comes_back_as_it_was_saved(
+    model: LanguageModel, tmp_path: Path, tokenizer_folder: Path
+) -> None:
     save_model(model, tmp_path / "model", tokenizer_folder, eot_id=5)
     again = load_model(tmp_path / "model")
     ours, read = model.state_dict(), again.state_dict()

@@ -20,8 +20,12 @@ def test_tables_hold_the_angles_of_the_formula(base):
         for j in range(5):
             angle = t * base ** (-2 * j / 10)
             # Angles in float32 are good to t 2^-24 at best.
-            assert cos_TJ[t, j].item() == pytest.approx(math.cos(angle), abs=3e-4 if t > 7 else 1e-6)
-            assert sin_TJ[t, j].item() == pytest.approx(math.sin(angle), abs=3e-4 if t > 7 else 1e-6)
+            assert cos_TJ[t, j].item() == pytest.approx(
+                math.cos(angle), abs=3e-4 if t > 7 else 1e-6
+            )
+            assert sin_TJ[t, j].item() == pytest.approx(
+                math.sin(angle), abs=3e-4 if t > 7 else 1e-6
+            )
 
 
 def test_tables_are_float32_under_autocast():
@@ -35,10 +39,14 @@ def test_tables_are_float32_under_autocast():
 def test_rotation_is_the_product_with_complex_units():
     x_BHTK = heads(6, 8)
     first, second = x_BHTK.double().split(4, dim=-1)
-    angles_TJ = torch.tensor([[t * 50.0 ** (-2 * j / 8) for j in range(4)] for t in range(6)], dtype=torch.float64)
+    angles_TJ = torch.tensor(
+        [[t * 50.0 ** (-2 * j / 8) for j in range(4)] for t in range(6)], dtype=torch.float64
+    )
     product = torch.complex(first, second) * torch.polar(torch.ones_like(angles_TJ), angles_TJ)
     expected = torch.cat((product.real, product.imag), dim=-1)
-    torch.testing.assert_close(rotate(x_BHTK, *rope_tables(6, 8, 50.0, CPU)).double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        rotate(x_BHTK, *rope_tables(6, 8, 50.0, CPU)).double(), expected, rtol=0, atol=1e-5
+    )
 
 
 def test_rotation_of_bf16_is_exact_before_it_is_rounded():
@@ -87,7 +95,9 @@ def test_a_fraction_of_each_head_is_rotated_and_the_rest_stays():
     tables = rope_tables(9, 4, 10_000.0, CPU)
     turned_BHTK = rotate(x_BHTK, *tables)
     assert torch.equal(turned_BHTK[..., 4:], x_BHTK[..., 4:])
-    assert torch.equal(turned_BHTK[..., :4], rotate(x_BHTK[..., :4], *tables))  # by the angles of a head of 4
+    assert torch.equal(
+        turned_BHTK[..., :4], rotate(x_BHTK[..., :4], *tables)
+    )  # by the angles of a head of 4
 
 
 def test_queries_and_keys_are_normed_head_by_head():
@@ -99,7 +109,9 @@ def test_queries_and_keys_are_normed_head_by_head():
     still = torch.ones(9, 4), torch.zeros(9, 4)  # no rotation
     turned_BHTK, k_BHTK = block.apply_rotary(q_BHTK, 7 * q_BHTK, *still)
     torch.testing.assert_close(turned_BHTK, expected)
-    torch.testing.assert_close(k_BHTK.mean(-1), torch.zeros(2, 2, 9), rtol=0, atol=1e-5)  # its weights are 1
+    torch.testing.assert_close(
+        k_BHTK.mean(-1), torch.zeros(2, 2, 9), rtol=0, atol=1e-5
+    )  # its weights are 1
     torch.testing.assert_close(k_BHTK.var(-1, correction=0), torch.ones(2, 2, 9), rtol=0, atol=1e-4)
 
 
@@ -108,7 +120,10 @@ def test_the_mlp_is_swiglu(block):
     weight = block.mlp_gate_up.weight.tolist()
     dot = [sum(w * x for w, x in zip(row, x_D.tolist(), strict=True)) for row in weight]
     inner = [gate / (1 + math.exp(-gate)) * up for gate, up in zip(dot[:12], dot[12:], strict=True)]
-    expected = [sum(w * x for w, x in zip(row, inner, strict=True)) for row in block.mlp_proj.weight.tolist()]
+    expected = [
+        sum(w * x for w, x in zip(row, inner, strict=True))
+        for row in block.mlp_proj.weight.tolist()
+    ]
     torch.testing.assert_close(block.mlp(x_D), torch.tensor(expected))
 
 

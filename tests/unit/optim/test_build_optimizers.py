@@ -37,7 +37,9 @@ ALL = [*map(TypeAdapter(SingleOptimizer).validate_python, BUILT_IN), CustomSetti
 @pytest.mark.parametrize("core", ["adamw", "muon"])
 @pytest.mark.parametrize("optimizer", ALL, ids=lambda optimizer: optimizer.key)
 def test_every_parameter_is_in_one_optimizer_and_decays_as_it_should(optimizer, core):
-    model, optimizers = build(optimizer, TRAINING.model_copy(update={"core_optimizer": core, "weight_decay": 0.2}))
+    model, optimizers = build(
+        optimizer, TRAINING.model_copy(update={"core_optimizer": core, "weight_decay": 0.2})
+    )
     decay = {}
     for part in optimizers.by_name().values():
         for group in part.param_groups:
@@ -56,7 +58,9 @@ def test_every_parameter_is_in_one_optimizer_and_decays_as_it_should(optimizer, 
 @pytest.mark.parametrize(
     ("own", "default", "expected"), [(None, 0.0, 0.0), (None, 0.3, 0.3), (0.2, 0.3, 0.2), (0, 1, 0)]
 )
-def test_the_embeddings_weight_decay_is_the_optimizers_own_or_the_studys(optimizer, own, default, expected):
+def test_the_embeddings_weight_decay_is_the_optimizers_own_or_the_studys(
+    optimizer, own, default, expected
+):
     training = TRAINING.model_copy(update={"embedding_weight_decay": default})
     _, optimizers = build(optimizer.model_copy(update={"weight_decay": own}), training)
     assert [group["weight_decay"] for group in optimizers.embedding.param_groups] == [expected]
@@ -64,23 +68,37 @@ def test_the_embeddings_weight_decay_is_the_optimizers_own_or_the_studys(optimiz
 
 
 def test_muon_has_the_matrices_of_the_layers_and_adamw_the_rest():
-    model, optimizers = build(AdamWSettings(name="adamw"), TRAINING.model_copy(update={"core_optimizer": "muon"}))
+    model, optimizers = build(
+        AdamWSettings(name="adamw"), TRAINING.model_copy(update={"core_optimizer": "muon"})
+    )
     names = {parameter: name for name, parameter in model.named_parameters()}
     found = {
-        part: {names[parameter] for group in optimizer.param_groups for parameter in group["params"]}
+        part: {
+            names[parameter] for group in optimizer.param_groups for parameter in group["params"]
+        }
         for part, optimizer in optimizers.by_name().items()
     }
-    matrices = {f"blocks.{i}.{name}.weight" for i in (0, 1) for name in ("attn_qkv", "attn_proj", "mlp_fc", "mlp_proj")}
+    matrices = {
+        f"blocks.{i}.{name}.weight"
+        for i in (0, 1)
+        for name in ("attn_qkv", "attn_proj", "mlp_fc", "mlp_proj")
+    }
     assert found["muon"] == matrices
     assert found["embedding"] == {"embedding.weight"}
     norms = {f"blocks.{i}.{name}.weight" for i in (0, 1) for name in ("ln_1", "ln_2")}
     assert found["core"] == {"positions.weight", "ln_f.weight"} | norms
-    assert (type(optimizers.by_name()["muon"]), type(optimizers.core)) == (torch.optim.Muon, torch.optim.AdamW)
+    assert (type(optimizers.by_name()["muon"]), type(optimizers.core)) == (
+        torch.optim.Muon,
+        torch.optim.AdamW,
+    )
 
 
 def test_a_step_of_muon_is_orthogonal_and_as_large_as_one_of_adamw():
-    """Moonlight, Sec. 2.2: the update's root mean square is 0.2 lr, AdamW's of a trained model, for every shape."""
-    model, optimizers = build(AdamWSettings(name="adamw"), TRAINING.model_copy(update={"core_optimizer": "muon"}))
+    """Moonlight, Sec. 2.2: the update's root mean square is 0.2 lr, AdamW's of a trained model, for
+    every shape."""
+    model, optimizers = build(
+        AdamWSettings(name="adamw"), TRAINING.model_copy(update={"core_optimizer": "muon"})
+    )
     generator = torch.Generator().manual_seed(0)
     before = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
@@ -89,7 +107,9 @@ def test_a_step_of_muon_is_orthogonal_and_as_large_as_one_of_adamw():
     optimizers.step()
     for name, parameter in model.named_parameters():
         decay = 0.1 if parameter.ndim == 2 and name != "embedding.weight" else 0.0
-        update = (before[name] * (1 - 0.5 * PEAK * decay) - parameter.detach().double()) / (0.5 * PEAK)
+        update = (before[name] * (1 - 0.5 * PEAK * decay) - parameter.detach().double()) / (
+            0.5 * PEAK
+        )
         if name.startswith("blocks.") and parameter.ndim == 2:
             values = torch.linalg.svdvals(update) / (0.2 * max(update.shape) ** 0.5)
             # The iteration takes singular values to about 1, not to 1 itself.
@@ -102,7 +122,8 @@ def test_a_step_of_muon_is_orthogonal_and_as_large_as_one_of_adamw():
 def test_muon_exact_is_the_orthogonal_factor_times_the_root_of_the_shape():
     """The polar factor by SVD; Nesterov's first step has the gradient's direction."""
     model, optimizers = build(
-        AdamWSettings(name="adamw"), TRAINING.model_copy(update={"core_optimizer": "muon_exact", "weight_decay": 0.1})
+        AdamWSettings(name="adamw"),
+        TRAINING.model_copy(update={"core_optimizer": "muon_exact", "weight_decay": 0.1}),
     )
     generator = torch.Generator().manual_seed(0)
     before = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
@@ -115,16 +136,23 @@ def test_muon_exact_is_the_orthogonal_factor_times_the_root_of_the_shape():
         left, singular, right = torch.linalg.svd(parameter.grad.double(), full_matrices=False)
         expected = left @ right * max(1, parameter.shape[0] / parameter.shape[1]) ** 0.5
         update = (before[name] * (1 - PEAK * 0.1) - parameter.detach().double()) / PEAK
-        # Directions with a small singular value have not converged yet, and products are rounded to bfloat16.
+        # Directions with a small singular value have not converged yet, and products are rounded to
+        # bfloat16.
         error = (update - expected).norm() / expected.norm()
         assert error < 0.1, (name, error, singular)
 
 
 def test_norms_have_a_rate_of_their_own():
-    _, optimizers = build(AdamWSettings(name="adamw"), TRAINING.model_copy(update={"norm_lr_factor": 0.6}))
-    assert [group["lr"] for group in optimizers.core.param_groups] == pytest.approx([PEAK, 0.6 * PEAK])
+    _, optimizers = build(
+        AdamWSettings(name="adamw"), TRAINING.model_copy(update={"norm_lr_factor": 0.6})
+    )
+    assert [group["lr"] for group in optimizers.core.param_groups] == pytest.approx(
+        [PEAK, 0.6 * PEAK]
+    )
     optimizers.set_lr(0.5)
-    assert [group["lr"] for group in optimizers.core.param_groups] == pytest.approx([0.5 * PEAK, 0.3 * PEAK])
+    assert [group["lr"] for group in optimizers.core.param_groups] == pytest.approx(
+        [0.5 * PEAK, 0.3 * PEAK]
+    )
 
 
 def test_a_users_own_optimizer_gets_its_arguments():
@@ -138,8 +166,11 @@ def test_a_users_own_optimizer_gets_its_arguments():
 
 
 def test_a_users_own_optimizer_is_its_papers_formula():
-    """Lion (arXiv 2302.06675, Alg. 2): w <- w - lr (sign(b1 m + (1 - b1) g) + wd w), m <- b2 m + (1 - b2) g."""
-    model, optimizers = build(CustomSettings(**LION, arguments={"betas": [0.9, 0.99]}, lr_factor=0.3, weight_decay=0.1))
+    """Lion (arXiv 2302.06675, Alg. 2): w <- w - lr (sign(b1 m + (1 - b1) g) + wd w), m <- b2 m + (1
+    - b2) g."""
+    model, optimizers = build(
+        CustomSettings(**LION, arguments={"betas": [0.9, 0.99]}, lr_factor=0.3, weight_decay=0.1)
+    )
     weight, momentum = model.embedding.weight.detach().double().numpy().copy(), np.zeros((17, 8))
     generator = np.random.default_rng(0)
     for step in range(20):
@@ -150,7 +181,9 @@ def test_a_users_own_optimizer_is_its_papers_formula():
         optimizers.embedding.step()
         weight -= factor * 0.3 * PEAK * (np.sign(0.9 * momentum + 0.1 * grad) + 0.1 * weight)
         momentum = 0.99 * momentum + 0.01 * grad
-    np.testing.assert_allclose(model.embedding.weight.detach().numpy(), weight, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        model.embedding.weight.detach().numpy(), weight, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_gradients_are_clipped_to_a_joint_norm():
@@ -160,7 +193,9 @@ def test_gradients_are_clipped_to_a_joint_norm():
     for parameter, grad in grads.items():
         parameter.grad = torch.tensor(grad, dtype=torch.float32)
     norm = math.sqrt(sum((grad**2).sum() for grad in grads.values()))
-    assert optimizers.clip_grad_norm_(model.parameters(), 0.5).item() == pytest.approx(norm, rel=1e-5)
+    assert optimizers.clip_grad_norm_(model.parameters(), 0.5).item() == pytest.approx(
+        norm, rel=1e-5
+    )
     for parameter, grad in grads.items():
         np.testing.assert_allclose(parameter.grad, grad * 0.5 / norm, rtol=1e-4, atol=1e-7)
 
@@ -178,7 +213,10 @@ def test_a_factor_multiplies_the_learning_rate_of_the_embedding_alone(kind):
     for factor in (1.0, 0.3):
         _, optimizers = build(kind(name=name, lr_factor=factor))
         plain = build(kind(name=name))[1]
-        assert optimizers.embedding.param_groups[0]["lr"] == factor * plain.embedding.param_groups[0]["lr"]
+        assert (
+            optimizers.embedding.param_groups[0]["lr"]
+            == factor * plain.embedding.param_groups[0]["lr"]
+        )
         assert optimizers.core.param_groups[0]["lr"] == plain.core.param_groups[0]["lr"]
 
 
@@ -200,7 +238,9 @@ def test_sgd_on_the_embedding_is_algorithm_2():
         optimizers.embedding.step()
         momentum = 0.9 * momentum + grad
         weight -= 100 * factor * PEAK * momentum
-    np.testing.assert_allclose(model.embedding.weight.detach().numpy(), weight, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        model.embedding.weight.detach().numpy(), weight, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_adamw_on_the_embedding_is_the_textbook_formula():
@@ -216,12 +256,15 @@ def test_adamw_on_the_embedding_is_the_textbook_formula():
         first, second = 0.9 * first + 0.1 * grad, 0.95 * second + 0.05 * grad**2
         weight -= PEAK * 0.1 * weight
         weight -= PEAK * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.95**step)) + 1e-8)
-    np.testing.assert_allclose(model.embedding.weight.detach().numpy(), weight, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        model.embedding.weight.detach().numpy(), weight, rtol=1e-4, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", [AdamWSettings, CoupledAdamSettings])
 @pytest.mark.parametrize(
-    ("own", "expected"), [({}, (0.9, 0.95)), ({"beta1": 0.0}, (0.0, 0.95)), ({"beta2": 0.999}, (0.9, 0.999))]
+    ("own", "expected"),
+    [({}, (0.9, 0.95)), ({"beta1": 0.0}, (0.0, 0.95)), ({"beta2": 0.999}, (0.9, 0.999))],
 )
 def test_betas_of_the_embedding_are_the_optimizers_own_or_the_studys(kind, own, expected):
     _, optimizers = build(kind(name=kind.model_fields["name"].annotation.__args__[0], **own))
@@ -230,24 +273,31 @@ def test_betas_of_the_embedding_are_the_optimizers_own_or_the_studys(kind, own, 
 
 
 def test_amsgrad_divides_by_the_largest_second_moment_so_far():
-    """As in torch, the largest is taken before the correction for the start (arXiv 1904.09237 has no correction)."""
+    """As in torch, the largest is taken before the correction for the start (arXiv 1904.09237 has
+    no correction)."""
     model, optimizers = build(AdamWSettings(name="adamw", amsgrad=True, beta1=0.8, beta2=0.5))
     weight = model.embedding.weight.detach().double().numpy().copy()
     first, second, largest = (np.zeros((17, 8)) for _ in range(3))
     generator = np.random.default_rng(0)
     for step in range(1, 21):
-        grad = generator.normal(size=(17, 8)) / step**2  # smaller and smaller, so that the largest stays behind
+        grad = (
+            generator.normal(size=(17, 8)) / step**2
+        )  # smaller and smaller, so that the largest stays behind
         model.embedding.weight.grad = torch.tensor(grad, dtype=torch.float32)
         optimizers.embedding.step()
         first, second = 0.8 * first + 0.2 * grad, 0.5 * second + 0.5 * grad**2
         largest = np.maximum(largest, second)
         weight -= PEAK * (first / (1 - 0.8**step)) / (np.sqrt(largest / (1 - 0.5**step)) + 1e-8)
     assert (largest > second).any()
-    np.testing.assert_allclose(model.embedding.weight.detach().numpy(), weight, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        model.embedding.weight.detach().numpy(), weight, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_ember_on_the_embedding_has_its_settings():
-    _, optimizers = build(EmberSettings(name="ember", beta2=0.99, eps=1e-6, lr_factor=0.5, weight_decay=0.1))
+    _, optimizers = build(
+        EmberSettings(name="ember", beta2=0.99, eps=1e-6, lr_factor=0.5, weight_decay=0.1)
+    )
     (group,) = optimizers.embedding.param_groups
     found = {name: group[name] for name in ("lr", "beta2", "eps", "weight_decay")}
     assert found == {"lr": 0.5 * PEAK, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.1}
@@ -261,4 +311,6 @@ def test_schedule_warms_up_linearly_and_ends_at_a_tenth():
     assert factors[505] == pytest.approx(0.55)  # halfway through the cosine: the mean of 1 and 0.1
     assert factors[999] == pytest.approx(0.1, abs=1e-5)
     assert all(a >= b for a, b in pairwise(factors[10:]))
-    assert math.isclose(learning_rate_factor(0, 1, TRAINING.model_copy(update={"warmup_steps": 0}), 1.0), 1.0)
+    assert math.isclose(
+        learning_rate_factor(0, 1, TRAINING.model_copy(update={"warmup_steps": 0}), 1.0), 1.0
+    )

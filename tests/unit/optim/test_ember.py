@@ -1,4 +1,5 @@
-"""Ember against its formula in a plain loop, where it is Adam, its edge cases, its state, and matrices in shards."""
+"""Ember against its formula in a plain loop, where it is Adam, its edge cases, its state, and
+matrices in shards."""
 
 import copy
 import math
@@ -52,11 +53,14 @@ os._exit(0)
 
 
 def matrix(shape, seed=0, dtype=torch.float64):
-    return torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype))
+    return torch.nn.Parameter(
+        torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    )
 
 
 def by_the_formula(weight, grads, lr, beta2, eps, decay):
-    """The rule of the paper number by number, with the moment of the whole matrix that we leave out."""
+    """The rule of the paper number by number, with the moment of the whole matrix that we leave
+    out."""
     n_rows, n_columns = weight.shape
     weight = weight.tolist()
     row, column, whole = [0.0] * n_rows, [0.0] * n_columns, 0.0
@@ -70,7 +74,9 @@ def by_the_formula(weight, grads, lr, beta2, eps, decay):
         for i in range(n_rows):
             for j in range(n_columns):
                 moment = row[i] * column[j] / (whole * (1 - beta2**step))
-                weight[i][j] = (1 - lr * decay) * weight[i][j] - lr * grad[i][j] / (math.sqrt(moment) + eps)
+                weight[i][j] = (1 - lr * decay) * weight[i][j] - lr * grad[i][j] / (
+                    math.sqrt(moment) + eps
+                )
     return torch.tensor(weight, dtype=torch.float64)
 
 
@@ -81,7 +87,9 @@ def test_a_thousand_steps_are_the_papers_formula(block, monkeypatch):
     start = parameter.detach().clone()
     sizes = torch.tensor([1.0, 1e-3, 1.0, 30.0, 1.0])[:, None]  # frequent and rare tokens
     generator = torch.Generator().manual_seed(1)
-    grads = [torch.randn((5, 3), generator=generator, dtype=torch.float64) * sizes for _ in range(1000)]
+    grads = [
+        torch.randn((5, 3), generator=generator, dtype=torch.float64) * sizes for _ in range(1000)
+    ]
     optimizer = Ember([parameter], lr=0.01, beta2=0.99, eps=1e-6, weight_decay=0.1)
     for grad in grads:
         parameter.grad = grad
@@ -91,10 +99,15 @@ def test_a_thousand_steps_are_the_papers_formula(block, monkeypatch):
 
 
 def test_where_squares_are_an_outer_product_it_is_adam_without_a_first_moment():
-    """The product of a row's and a column's mean is then the square itself, up to the mean of all."""
+    """The product of a row's and a column's mean is then the square itself, up to the mean of
+    all."""
     ours, adams = matrix((6, 4)), matrix((6, 4))
     generator = torch.Generator().manual_seed(2)
-    outer = torch.rand(6, 1, generator=generator, dtype=torch.float64) * torch.rand(4, generator=generator) + 0.1
+    outer = (
+        torch.rand(6, 1, generator=generator, dtype=torch.float64)
+        * torch.rand(4, generator=generator)
+        + 0.1
+    )
     outer = outer[:, :1] * outer[:1]
     optimizers = [
         Ember([ours], lr=0.02, beta2=0.9, weight_decay=0.3),
@@ -111,7 +124,10 @@ def test_where_squares_are_an_outer_product_it_is_adam_without_a_first_moment():
 def test_one_row_and_one_column_are_adam_without_a_first_moment():
     for shape in ((1, 7), (7, 1)):
         ours, adams = matrix(shape), matrix(shape)
-        optimizers = [Ember([ours], lr=0.1), torch.optim.AdamW([adams], lr=0.1, betas=(0.0, 0.999), weight_decay=0)]
+        optimizers = [
+            Ember([ours], lr=0.1),
+            torch.optim.AdamW([adams], lr=0.1, betas=(0.0, 0.999), weight_decay=0),
+        ]
         for step in range(50):
             for parameter, optimizer in zip((ours, adams), optimizers, strict=True):
                 parameter.grad = matrix(shape, seed=step).detach()

@@ -1,4 +1,5 @@
-"""Optimizers of few lines: each against its paper's formula in numpy, and where it is a known one."""
+"""Optimizers of few lines: each against its paper's formula in numpy, and where it is a known
+one."""
 
 from pkgutil import resolve_name
 
@@ -62,7 +63,11 @@ def oblique(state, weight, grad, step):
     [
         (AdamMiniSettings(name="adam_mini"), adam_mini, 17 * 8 + 17),
         (NormalizedSgdSettings(name="normalized_sgd", by="column"), scale_of_the_embedding, 0),
-        (NormalizedSgdSettings(name="normalized_sgd", by="row", momentum=0.9), scale_of_the_head, 17 * 8),
+        (
+            NormalizedSgdSettings(name="normalized_sgd", by="row", momentum=0.9),
+            scale_of_the_head,
+            17 * 8,
+        ),
         (ObliqueSgdSettings(name="oblique_sgd", lr_factor=1, momentum=0.5), oblique, 17 * 8),
     ],
     ids=lambda value: getattr(value, "key", ""),
@@ -81,7 +86,11 @@ def test_a_step_is_the_papers_formula(optimizer, formula, n_states):
         built.step()
         weight = formula(state, weight, grad, step)
     np.testing.assert_allclose(parameter.detach().numpy(), weight, rtol=1e-9, atol=1e-12)
-    kept = [value for value in built.state[parameter].values() if isinstance(value, torch.Tensor) and value.ndim]
+    kept = [
+        value
+        for value in built.state[parameter].values()
+        if isinstance(value, torch.Tensor) and value.ndim
+    ]
     assert sum(value.numel() for value in kept) == optimizer.n_states(17, 8) == n_states
 
 
@@ -89,17 +98,27 @@ def test_a_step_is_the_papers_formula(optimizer, formula, n_states):
     ("optimizer", "known"),
     [
         (AdamMiniSettings(name="adam_mini", beta2=0.8), AdamWSettings(name="adamw", beta2=0.8)),
-        (NormalizedSgdSettings(name="normalized_sgd", by="row"), SgdSettings(name="sgd", lr_factor=1, momentum=0)),
-        (NormalizedSgdSettings(name="normalized_sgd", by="column"), SgdSettings(name="sgd", lr_factor=1, momentum=0)),
+        (
+            NormalizedSgdSettings(name="normalized_sgd", by="row"),
+            SgdSettings(name="sgd", lr_factor=1, momentum=0),
+        ),
+        (
+            NormalizedSgdSettings(name="normalized_sgd", by="column"),
+            SgdSettings(name="sgd", lr_factor=1, momentum=0),
+        ),
     ],
     ids=lambda value: value.key,
 )
 def test_with_gradients_of_one_size_it_is_a_known_one(optimizer, known):
-    """All elements of a gradient are 1 or -1: what is averaged or divided by is the same for each element."""
+    """All elements of a gradient are 1 or -1: what is averaged or divided by is the same for each
+    element."""
     generator = torch.Generator().manual_seed(0)
     training = TRAINING.model_copy(update={"embedding_weight_decay": 0.0})
     ours, theirs = (torch.nn.Parameter(torch.ones(9, 4, dtype=torch.float64)) for _ in range(2))
-    built = [build_embedding_optimizer([p], one, training, LR) for p, one in ((ours, optimizer), (theirs, known))]
+    built = [
+        build_embedding_optimizer([p], one, training, LR)
+        for p, one in ((ours, optimizer), (theirs, known))
+    ]
     for _ in range(30):
         ours.grad = torch.randn(9, 4, generator=generator, dtype=torch.float64).sign()
         theirs.grad = ours.grad.clone()
@@ -134,7 +153,9 @@ def test_the_rule_is_what_the_steps_do(entry, decay):
 
 
 def test_oblique_steps_of_a_tangent_gradient_are_those_of_sgd_but_for_the_length_of_rows():
-    rows = torch.nn.functional.normalize(torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).double(), dim=1)
+    rows = torch.nn.functional.normalize(
+        torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).double(), dim=1
+    )
     parameter = torch.nn.Parameter(3 * rows)
     built = ObliqueSGD([parameter], lr=LR, momentum=0.0)
     torch.testing.assert_close(parameter.detach(), rows)  # they get length 1 at once
@@ -162,7 +183,10 @@ def test_rows_and_columns_without_a_gradient_stay():
     [
         ({"lr": -1.0}, "lr: -1.0 is out of range; it must be at least 0"),
         ({"momentum": 1.0}, "momentum: 1.0 is out of range; it must be at least 0 and below 1"),
-        ({"params": [torch.nn.Parameter(torch.ones(3))]}, "NormalizedSGD takes matrices of real numbers, got a"),
+        (
+            {"params": [torch.nn.Parameter(torch.ones(3))]},
+            "NormalizedSGD takes matrices of real numbers, got a",
+        ),
     ],
 )
 def test_mistakes_are_named(settings, message):
@@ -173,11 +197,14 @@ def test_mistakes_are_named(settings, message):
 
 
 def test_the_rate_follows_the_width():
-    """Hayou and Liu, arXiv 2506.15025: four times the width, twice the rate relative to the model's."""
+    """Hayou and Liu, arXiv 2506.15025: four times the width, twice the rate relative to the
+    model's."""
     own = {"width_scale": {"power": 0.5, "reference": 64}}
     optimizer = AdamWSettings(name="adamw", lr_factor=3, **own)
     assert (optimizer.key, optimizer.label) == ("adamw_f3_w0.5-64", "Adam, f = 3, f x (D / 64)^0.5")
     assert [rate_factor(optimizer, width) for width in (64, 256)] == [3, 6]
-    built = build_embedding_optimizer([torch.nn.Parameter(torch.ones(9, 256))], optimizer, TRAINING, LR)
+    built = build_embedding_optimizer(
+        [torch.nn.Parameter(torch.ones(9, 256))], optimizer, TRAINING, LR
+    )
     assert built.param_groups[0]["lr"] == 6 * LR
     assert AdamWSettings(name="adamw", **own).model_dump() == {"name": "adamw", **own}

@@ -1,4 +1,5 @@
-"""Mu-centering and mu-loss: the mean row by hand, what the softmax sees of a shift, gradients, and shards."""
+"""Mu-centering and mu-loss: the mean row by hand, what the softmax sees of a shift, gradients, and
+shards."""
 
 import pytest
 import torch
@@ -80,7 +81,9 @@ def test_mu_centering_keeps_the_mean_of_the_heads_rows_at_zero(tied):
         step_of(model, optimizers, seed)
         weight = model.head_weight.detach()
         assert mean_row(weight).norm() < 1e-7 * weight.norm(dim=1).mean() * 17
-    assert tied or mean_row(model.embedding.weight.detach()).norm() > 1e-4  # the other matrix has its mean
+    assert (
+        tied or mean_row(model.embedding.weight.detach()).norm() > 1e-4
+    )  # the other matrix has its mean
 
 
 def test_centering_an_untied_head_changes_no_probability():
@@ -110,7 +113,8 @@ def test_the_mu_loss_has_the_gradient_of_autograd(tied):
 
 
 def test_a_step_of_sgd_with_mu_loss_shrinks_the_mean_by_its_factor():
-    """The mean moves by lr 2 weight mean / V in a step, apart from what the cross-entropy does to an untied head: 0."""
+    """The mean moves by lr 2 weight mean / V in a step, apart from what the cross-entropy does to
+    an untied head: 0."""
     model = GPT2(17, 4, 2, 2, 8, d_ffn=32, tied=False)
     model.init_weights(0, 0.02)
     optimizer = SgdSettings(name="sgd", lr_factor=100, momentum=0, mu_loss=2.0)
@@ -119,7 +123,9 @@ def test_a_step_of_sgd_with_mu_loss_shrinks_the_mean_by_its_factor():
         model.head.weight.add_(1.0)
     before = mean_row(model.head.weight.detach())
     step_of(model, optimizers)
-    torch.testing.assert_close(mean_row(model.head.weight.detach()), before * (1 - 2 * 2.0 / 17), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        mean_row(model.head.weight.detach()), before * (1 - 2 * 2.0 / 17), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_without_a_gradient_the_mu_loss_adds_none():

@@ -1,4 +1,5 @@
-"""A small version of ``research/rare_tokens``: the direction of what arXiv 2609.37535 says of rare tokens."""
+"""A small version of ``research/rare_tokens``: the direction of what arXiv 2609.37535 says of rare
+tokens."""
 
 import importlib.util
 import sys
@@ -37,5 +38,7 @@ def test_the_chain_is_one_of_probabilities_and_has_rare_words(toys):
     chain_UU = toys.transitions(64, 0)
     torch.testing.assert_close(chain_UU.sum(1), torch.ones(64, dtype=torch.float64))
     stationary_UU = torch.linalg.matrix_power(chain_UU, 64)
-    torch.testing.assert_close(stationary_UU[0], stationary_UU[-1])  # one law, wherever the text begins
+    torch.testing.assert_close(
+        stationary_UU[0], stationary_UU[-1]
+    )  # one law, wherever the text begins
     assert stationary_UU[0].max() > 20 * stationary_UU[0].min()

@@ -2,7 +2,15 @@ import math
 
 import pytest
 
-from coupled_adam_bench.page.formats import Shorthand, fixed, p_value, paddings, plural, shorthand, significant
+from coupled_adam_bench.page.formats import (
+    Shorthand,
+    fixed,
+    p_value,
+    paddings,
+    plural,
+    shorthand,
+    significant,
+)
 from coupled_adam_bench.results.sample import Sample
 
 NAN = math.nan
@@ -38,7 +46,12 @@ def test_shorthand(mean: float, sd: float, n: int, digits: int, text: str) -> No
 
 
 def test_paddings_align_the_means() -> None:
-    column = [Shorthand("2.97", "(12)"), Shorthand("3.03", "(4)"), Shorthand("2.95"), Shorthand("-")]
+    column = [
+        Shorthand("2.97", "(12)"),
+        Shorthand("3.03", "(4)"),
+        Shorthand("2.95"),
+        Shorthand("-"),
+    ]
     assert paddings(column) == [0, 1, 4, 0]
     assert paddings([]) == []
 
@@ -48,5 +61,10 @@ def test_other_numbers() -> None:
     assert significant(-0.00012345) == "\u22120.000123"
     assert significant(1.5e-7) == "1.5e\u221207"
     assert significant(math.inf) == significant(NAN) == p_value(NAN) == "-"
-    assert (p_value(0.04321), p_value(1.0), p_value(0.0), p_value(0.0001)) == ("0.0432", "1.0000", "< 0.0001", "0.0001")
+    assert (p_value(0.04321), p_value(1.0), p_value(0.0), p_value(0.0001)) == (
+        "0.0432",
+        "1.0000",
+        "< 0.0001",
+        "0.0001",
+    )
     assert (plural(1, "run"), plural(2, "run"), plural(0, "run")) == ("1 run", "2 runs", "0 runs")

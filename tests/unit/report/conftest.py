@@ -1,4 +1,5 @@
-"""A study of the paper's shape with results that are drawn, not measured, from evaluation files to report."""
+"""A study of the paper's shape with results that are drawn, not measured, from evaluation files to
+report."""
 
 import hashlib
 import json
@@ -19,7 +20,14 @@ import pytest
 import yaml
 from finished import once
 
-from coupled_adam_bench.records.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
+from coupled_adam_bench.records.kept import (
+    DOCUMENTS,
+    WINDOWS,
+    Document,
+    WindowLosses,
+    pack_documents,
+    pack_windows,
+)
 from coupled_adam_bench.records.stored import beside
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.make import Places, report
@@ -41,8 +49,13 @@ FACTORS = (100, 200, 300, 400, 500, 600)
 
 def large(name: str, label: str, n_layer: int, d_model: int) -> dict[str, Any]:
     return {
-        "name": name, "label": label, "n_layer": n_layer, "n_head": 32, "d_model": d_model, "learning_rate": 2e-4,
-    }  # fmt: skip
+        "name": name,
+        "label": label,
+        "n_layer": n_layer,
+        "n_head": 32,
+        "d_model": d_model,
+        "learning_rate": 2e-4,
+    }
 
 
 def fake_settings() -> dict[str, Any]:
@@ -51,57 +64,106 @@ def fake_settings() -> dict[str, Any]:
     return {
         "study": "fake",
         "title": "Drawn numbers, 100 % fake & <b>harmless</b>",
-        "data": {"name": "owt", "source": {"kind": "hub", "preset": "openwebtext"}, "tokenizer": "gpt2",
-                 "vocab_size": 50304},
-        "models": ["gpt2-125m", "gpt2-355m", "gpt2-760m",
-                   large("l1", "1.3B", 24, 2048), large("l2", "2.6B", 32, 2560)],
+        "data": {
+            "name": "owt",
+            "source": {"kind": "hub", "preset": "openwebtext"},
+            "tokenizer": "gpt2",
+            "vocab_size": 50304,
+        },
+        "models": [
+            "gpt2-125m",
+            "gpt2-355m",
+            "gpt2-760m",
+            large("l1", "1.3B", 24, 2048),
+            large("l2", "2.6B", 32, 2560),
+        ],
         "evaluation": {"word_similarity": []},
         "statistics": {"margins": {"loss": 0.02}},
         "grid": [
-            {"table": "table1", "models": ["gpt2-125m", "gpt2-355m", "gpt2-760m"], "tokens": ["5B", "10B", "20B"],
-             "optimizers": pair},
-            {"table": "table2", "models": ["l1"], "tokens": ["26B"], "optimizers": pair, "seeds": [1]},
-            {"table": "table2", "models": ["l2"], "tokens": ["210B"], "optimizers": pair, "seeds": [1]},
-            {"table": "table7", "models": ["gpt2-125m"], "tokens": ["5B", "20B"], "optimizers": pair + sgd},
+            {
+                "table": "table1",
+                "models": ["gpt2-125m", "gpt2-355m", "gpt2-760m"],
+                "tokens": ["5B", "10B", "20B"],
+                "optimizers": pair,
+            },
+            {
+                "table": "table2",
+                "models": ["l1"],
+                "tokens": ["26B"],
+                "optimizers": pair,
+                "seeds": [1],
+            },
+            {
+                "table": "table2",
+                "models": ["l2"],
+                "tokens": ["210B"],
+                "optimizers": pair,
+                "seeds": [1],
+            },
+            {
+                "table": "table7",
+                "models": ["gpt2-125m"],
+                "tokens": ["5B", "20B"],
+                "optimizers": pair + sgd,
+            },
         ],
-    }  # fmt: skip
+    }
 
 
 def drawn(cell: Cell) -> dict[str, float]:
     """Draw the tables' metrics of a cell, of the order of the paper's."""
-    rng = np.random.default_rng([cell.seed, cell.steps, cell.n_params % 2**32, sum(map(ord, cell.optimizer.key))])
+    rng = np.random.default_rng(
+        [cell.seed, cell.steps, cell.n_params % 2**32, sum(map(ord, cell.optimizer.key))]
+    )
     coupled, sgd = cell.optimizer.name == "coupled_adam", cell.optimizer.name == "sgd"
     size, tokens = math.log10(cell.n_params / 1e8), math.log10(cell.n_tokens / 1e9)
     noise = dict(zip(PAPER_COLUMNS, rng.normal(size=len(PAPER_COLUMNS)), strict=True))
     return {
-        "loss": 3.52 - 0.35 * size - 0.33 * tokens + (0.01 - 0.04 * tokens) * coupled + 0.05 * sgd
+        "loss": 3.52
+        - 0.35 * size
+        - 0.33 * tokens
+        + (0.01 - 0.04 * tokens) * coupled
+        + 0.05 * sgd
         + 0.004 * noise["loss"],
-        "acc": 0.33 + 0.03 * size + 0.02 * tokens + 0.002 * coupled - 0.01 * sgd + 0.002 * noise["acc"],
+        "acc": 0.33
+        + 0.03 * size
+        + 0.02 * tokens
+        + 0.002 * coupled
+        - 0.01 * sgd
+        + 0.002 * noise["acc"],
         "isotropy": (0.9 if coupled else 0.6 if sgd else 0.2) + 0.02 * noise["isotropy"],
         "mean_norm": (0.05 if coupled or sgd else 1.31) + 0.01 * noise["mean_norm"],
         "mean_norm_ratio": (0.02 if coupled or sgd else 0.78) + 0.004 * noise["mean_norm_ratio"],
         "r_bar": (57 if coupled else 40 if sgd else 5) + 0.8 * noise["r_bar"],
         "rho": (0.62 if coupled else -0.35) + 0.012 * noise["rho"],
         "kappa": (6.1 if coupled else 1.2) + 0.15 * noise["kappa"],
-    }  # fmt: skip
+    }
 
 
 def diverges(cell: Cell) -> bool:
-    return (cell.optimizer.key, cell.seed) in {("sgd_f500", 2)} | {("sgd_f600", seed) for seed in (1, 2, 3)}
+    return (cell.optimizer.key, cell.seed) in {("sgd_f500", 2)} | {
+        ("sgd_f600", seed) for seed in (1, 2, 3)
+    }
 
 
 def drawn_text(cell: Cell, loss: float, acc: float) -> dict[str, dict[str, bytes]]:
-    """Draw the losses of windows and the accuracies of documents by stage; the text is the same for all cells."""
+    """Draw the losses of windows and the accuracies of documents by stage; the text is the same for
+    all cells."""
     text, own = np.random.default_rng(0), np.random.default_rng([cell.seed, len(cell.id)])
     losses = loss + 0.3 * text.normal(size=100) + 0.02 * own.normal(size=100)
     windows = WindowLosses(np.arange(100) * 64, np.arange(100) // 2, np.full(100, 64), losses)
     right = text.random((2, 60)) + 0.1 * own.normal(size=(2, 60)) < acc
     documents = [
-        Document(task, index, f"{index:016x}", 0, {"acc": float(right[number, index])}, [-1.0, -2.0])
+        Document(
+            task, index, f"{index:016x}", 0, {"acc": float(right[number, index])}, [-1.0, -2.0]
+        )
         for number, task in enumerate(("race", "arc_<easy>"))
         for index in range(60)
     ]
-    return {"test_loss": {WINDOWS: pack_windows(windows)}, "downstream": {DOCUMENTS: pack_documents(documents)}}
+    return {
+        "test_loss": {WINDOWS: pack_windows(windows)},
+        "downstream": {DOCUMENTS: pack_documents(documents)},
+    }
 
 
 def write_fake_run(cell: Cell, files: Any) -> None:
@@ -109,10 +171,13 @@ def write_fake_run(cell: Cell, files: Any) -> None:
     status = "diverged" if diverges(cell) else "completed"
     values = {"n_predicted_tokens": 6400.0, "n_documents": 50.0} | drawn(cell)
     files.run(
-        cell.id, status=status, step=60 if status == "diverged" else cell.steps, data_sha256={"train": "cd" * 32},
+        cell.id,
+        status=status,
+        step=60 if status == "diverged" else cell.steps,
+        data_sha256={"train": "cd" * 32},
         train={"seconds": 12.5, "tokens_per_second": 81920.0, "peak_memory_bytes": None},
         environment={"python": "3.11.7", "device": "CPU (x86_64)", "git_revision": None},
-    )  # fmt: skip
+    )
     rows: dict[str, list[tuple[str, str, float, str]]] = {}
     for stage in cell.study.stages:
         if stage.name != "theory":  # see write_fake_theory
@@ -124,7 +189,10 @@ def write_fake_run(cell: Cell, files: Any) -> None:
         rows["test_loss"].append(("test", "perplexity", math.exp(values["loss"]), "1"))
     beside_of = {} if status == "diverged" else drawn_text(cell, values["loss"], values["acc"])
     for stage, results in rows.items():
-        kept = {name: hashlib.sha256(contents).hexdigest() for name, contents in beside_of.get(stage, {}).items()}
+        kept = {
+            name: hashlib.sha256(contents).hexdigest()
+            for name, contents in beside_of.get(stage, {}).items()
+        }
         path = files.evaluation(cell.id, stage, results, **({"files": kept} if kept else {}))
         for name, contents in beside_of.get(stage, {}).items():
             beside(path, name).write_bytes(contents)
@@ -132,9 +200,17 @@ def write_fake_run(cell: Cell, files: Any) -> None:
     with (files.runs / cell.id / "history.jsonl").open("w") as file:
         for step in np.linspace(cell.steps / 60, cell.steps, 60).astype(int):
             done = step / cell.steps
-            ratio = (0.03 if cell.optimizer.name == "coupled_adam" else 0.8) * (1 - math.exp(-6 * done))
+            ratio = (0.03 if cell.optimizer.name == "coupled_adam" else 0.8) * (
+                1 - math.exp(-6 * done)
+            )
             loss = values["loss"] + 4 * math.exp(-12 * done) + 0.03 * rng.normal()
-            row = {"step": int(step), "loss": loss, "lr": 1e-4, "mean_norm": ratio, "mean_norm_ratio": ratio}
+            row = {
+                "step": int(step),
+                "loss": loss,
+                "lr": 1e-4,
+                "mean_norm": ratio,
+                "mean_norm_ratio": ratio,
+            }
             if step == cell.steps:
                 row["val_loss"] = loss + 0.1
             file.write(json.dumps(row) + "\n")
@@ -145,15 +221,35 @@ def theory_settings() -> dict[str, Any]:
     sizes = (("small", "1M", 32), ("big", "4M", 64))
     return fake_settings() | {
         "study": "theory",
-        "data": {"name": "text", "source": {"kind": "hub", "preset": "openwebtext"}, "tokenizer": "gpt2",
-                 "vocab_size": 50304},
-        "models": [{"name": name + tying, "label": label + tying, "n_layer": 2, "n_head": 2, "d_model": d_model,
-                    "learning_rate": 1e-3, "tied": not tying} for name, label, d_model in sizes for tying in ("", "u")],
-        "grid": [{"models": ["small", "smallu", "big", "bigu"],
-                  "tokens": [{"steps": 400, "label": "D<1>"}, {"steps": 800, "label": "D2"}],
-                  "optimizers": ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 500}], "seeds": [1, 2]}],
+        "data": {
+            "name": "text",
+            "source": {"kind": "hub", "preset": "openwebtext"},
+            "tokenizer": "gpt2",
+            "vocab_size": 50304,
+        },
+        "models": [
+            {
+                "name": name + tying,
+                "label": label + tying,
+                "n_layer": 2,
+                "n_head": 2,
+                "d_model": d_model,
+                "learning_rate": 1e-3,
+                "tied": not tying,
+            }
+            for name, label, d_model in sizes
+            for tying in ("", "u")
+        ],
+        "grid": [
+            {
+                "models": ["small", "smallu", "big", "bigu"],
+                "tokens": [{"steps": 400, "label": "D<1>"}, {"steps": 800, "label": "D2"}],
+                "optimizers": ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 500}],
+                "seeds": [1, 2],
+            }
+        ],
         "evaluation": {"theory": {}, "word_similarity": []},
-    }  # fmt: skip
+    }
 
 
 def drawn_moment(cell: Cell, scale: float = 1.0) -> dict[str, Any]:
@@ -163,46 +259,80 @@ def drawn_moment(cell: Cell, scale: float = 1.0) -> dict[str, Any]:
     probability /= probability.sum()
     slope = scale * 1e-3 * math.sqrt(cell.model.d_model / 32) / cell.steps
     square = slope * probability * np.exp(0.3 * rng.normal(size=300))
-    return {"probability": probability.tolist(), "mean_square": square.tolist(), "slope": slope,
-            "intercept": -slope / 1e5, "r_squared": 0.93 - 0.01 * cell.seed, "n_batches": 64}  # fmt: skip
+    return {
+        "probability": probability.tolist(),
+        "mean_square": square.tolist(),
+        "slope": slope,
+        "intercept": -slope / 1e5,
+        "r_squared": 0.93 - 0.01 * cell.seed,
+        "n_batches": 64,
+    }
 
 
 def drawn_drift(cell: Cell, sides: tuple[str, ...]) -> dict[str, Any]:
-    """Input side 1e-3, output side 1 of Adam and 2.5e-4 of the others, in one direction, 10 % more for each seed."""
+    """Input side 1e-3, output side 1 of Adam and 2.5e-4 of the others, in one direction, 10 % more
+    for each seed."""
     steps = np.arange(10, cell.steps + 1, 10)
     done = (1 + 0.1 * cell.seed) * steps / cell.steps
     adam = cell.optimizer.name == "adamw"
-    size = {"input": 1e-3 * ("input" in sides), "output": (1.0 if adam else 2.5e-4) * ("output" in sides)}
+    size = {
+        "input": 1e-3 * ("input" in sides),
+        "output": (1.0 if adam else 2.5e-4) * ("output" in sides),
+    }
     whole = size["input"] + size["output"]
     # In the warmup of 100 steps it is larger than after it.
     update_sum = np.where(steps > 100, 0.1 if adam or "input" in sides else 3e-7, 0.9)
-    lists = {"step": steps, "mean_norm": whole * done, "mean_norm_ratio": 0.5 * whole * done,
-             "displacement": whole * done, "update_sum": update_sum}  # fmt: skip
+    lists = {
+        "step": steps,
+        "mean_norm": whole * done,
+        "mean_norm_ratio": 0.5 * whole * done,
+        "displacement": whole * done,
+        "update_sum": update_sum,
+    }
     found: dict[str, Any] = {name: values.tolist() for name, values in lists.items()}
     if cell.optimizer.name == "sgd":
-        parts = ("input", "output", "decay", "residual", "input_share", "output_share", "decay_share")
+        parts = (
+            "input",
+            "output",
+            "decay",
+            "residual",
+            "input_share",
+            "output_share",
+            "decay_share",
+        )
         return found | dict.fromkeys(parts)
     found |= {side: (size[side] * done).tolist() for side in size} | {
         f"{side}_share": size[side] / whole for side in size
     }
-    return found | {"decay": (0 * done).tolist(), "residual": (1e-9 * done).tolist(), "decay_share": 0.0}
+    return found | {
+        "decay": (0 * done).tolist(),
+        "residual": (1e-9 * done).tolist(),
+        "decay_share": 0.0,
+    }
 
 
 def drawn_theory(cell: Cell) -> dict[str, Any]:
-    """What the stage theory keeps; SGD is not split, and Adam alone has a moving average of its own."""
+    """What the stage theory keeps; SGD is not split, and Adam alone has a moving average of its
+    own."""
     if diverges(cell):
         return {"reason": "loss not finite in step 60"}
-    tied, adam, split = cell.model.tied, cell.optimizer.name == "adamw", cell.optimizer.name != "sgd"
+    tied, adam, split = (
+        cell.model.tied,
+        cell.optimizer.name == "adamw",
+        cell.optimizer.name != "sgd",
+    )
     drift = {"embedding": drawn_drift(cell, ("input", "output") if tied else ("input",))}
     return {
         "reason": None if split else "SGD <b>is not split</b>",
-        "gradient_sum": {"output": {"float32": 3e-8 * cell.seed, "float64": 2e-16 * cell.seed},
-                         "input": {"float32": 0.31, "float64": 0.3}},
+        "gradient_sum": {
+            "output": {"float32": 3e-8 * cell.seed, "float64": 2e-16 * cell.seed},
+            "input": {"float32": 0.31, "float64": 0.3},
+        },
         "second_moment": drawn_moment(cell),
         "second_moment_adam": drawn_moment(cell, 0.5) if adam else None,
         "drift": drift if tied else drift | {"head": drawn_drift(cell, ("output",))},
         "replay_max_relative_loss_difference": 1e-7 * cell.seed,
-    }  # fmt: skip
+    }
 
 
 def write_fake_theory(cell: Cell, files: Any) -> Path:
@@ -226,7 +356,8 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
 
 @contextmanager
 def svg_alone() -> Iterator[None]:
-    """Draw figures without their PDF files, which cut the fonts anew and take two thirds of the time."""
+    """Draw figures without their PDF files, which cut the fonts anew and take two thirds of the
+    time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "FIGURE_ENDINGS", ("svg",))
         yield
@@ -241,7 +372,8 @@ def no_pdf() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def run_all_stages(stored: Any) -> Callable[[Plan, Path], Path]:
-    """Return what draws the numbers of a plan and runs all stages from evaluation files to report."""
+    """Return what draws the numbers of a plan and runs all stages from evaluation files to
+    report."""
 
     def run(plan: Plan, root: Path) -> Path:
         with svg_alone():
@@ -253,7 +385,10 @@ def run_all_stages(stored: Any) -> Callable[[Plan, Path], Path]:
 def source_of(plan: Plan, runs: Path, study: Any = None, study_dir: Path = Path()) -> Any:
     """Return what figures are drawn from, without results where no ``study`` is given."""
     return SimpleNamespace(
-        plan=plan, runs=runs, study=study or SimpleNamespace(layout=layout_of(plan)), study_dir=study_dir
+        plan=plan,
+        runs=runs,
+        study=study or SimpleNamespace(layout=layout_of(plan)),
+        study_dir=study_dir,
     )
 
 
@@ -293,14 +428,19 @@ def fake(tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
 
 @pytest.fixture(scope="session")
 def fake_in_parts(fake: Fake, tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
-    """The drawn study cut into one for each table and put together again, without PDFs; do not write into it."""
+    """The drawn study cut into one for each table and put together again, without PDFs; do not
+    write into it."""
     folder, settings = tmp_path_factory.mktemp("studies"), fake_settings()
     for table in ("table1", "table2", "table7"):
         grid = [block for block in settings["grid"] if block["table"] == table]
         (folder / f"{table}.yaml").write_text(
             yaml.safe_dump({**settings, "study": table, "title": table, "grid": grid})
         )
-    whole = {"study": fake.plan.name, "title": fake.plan.title, "studies": ["table1", "table2", "table7"]}
+    whole = {
+        "study": fake.plan.name,
+        "title": fake.plan.title,
+        "studies": ["table1", "table2", "table7"],
+    }
     plan = make_plan(parse_any_study(whole), [folder])
     with svg_alone():
         root = once(tmp_path_factory, "fake-in-parts", lambda root: build(plan, root, stored))
@@ -309,7 +449,8 @@ def fake_in_parts(fake: Fake, tmp_path_factory: pytest.TempPathFactory, stored: 
 
 @pytest.fixture(scope="session")
 def fake_theory(tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
-    """A study that checks the theory, with drawn numbers, all stages run once without PDFs; do not write into it."""
+    """A study that checks the theory, with drawn numbers, all stages run once without PDFs; do not
+    write into it."""
     plan = make_plan(parse_study(theory_settings()))
     with svg_alone():
         root = once(tmp_path_factory, "fake-theory", lambda root: build(plan, root, stored))
@@ -323,13 +464,17 @@ def templates() -> Path:
 
 @pytest.fixture(scope="session")
 def chromium() -> Callable[..., subprocess.CompletedProcess[str]]:
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    program = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if program is None:
         if os.environ.get("CAB_REQUIRE_TOOLS") == "1":
             pytest.fail("chromium is not installed, and CAB_REQUIRE_TOOLS=1")
         pytest.skip("chromium is not installed")
 
     def run(arguments: list[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=timeout)
+        return subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=timeout
+        )
 
     return run

@@ -1,4 +1,5 @@
-"""The section "In short": differences to Adam and to Coupled Adam, and what is read from tests, power and histories."""
+"""The section "In short": differences to Adam and to Coupled Adam, and what is read from tests,
+power and histories."""
 
 import math
 import re
@@ -34,14 +35,18 @@ def study_of(plan: Plan, value: Value) -> StudyResults:
     rows = [
         (cell, task, name, value(cell, task, name), METRICS[name].unit)
         for cell in plan.cells.values()
-        for task, name in [*((metric.task, name) for name, metric in METRICS.items()), (CENTERED, "r_bar")]
+        for task, name in [
+            *((metric.task, name) for name, metric in METRICS.items()),
+            (CENTERED, "r_bar"),
+        ]
     ]
     study = StudyResults(layout_of(plan), results_frame(plan, rows))
     return replace(study, tests=compare(study))
 
 
 def drawn(cell: Any, task: str, name: str) -> float:
-    """Return a number that depends on cell, task and metric alone; means differ between optimizers."""
+    """Return a number that depends on cell, task and metric alone; means differ between
+    optimizers."""
     seed = [*f"{cell.optimizer.key} {cell.seed} {task} {name}".encode()]
     return float(np.random.default_rng(seed).normal(len(cell.optimizer.key) / 5))
 
@@ -51,7 +56,11 @@ def rivals(tiny_study: Any) -> Plan:
     """Four optimizers in a table of the study's own; Adam is there at two learning rates."""
     table = {"title": "Rivals", "comparison": "each_other", "columns": ["loss", "isotropy"]}
     optimizers = ["ember", {"name": "adamw", "lr_factor": 3}, "coupled_adam", "adamw"]
-    block = tiny_study()["grid"][0] | {"table": "rivals", "optimizers": optimizers, "seeds": [1, 2, 3, 4]}
+    block = tiny_study()["grid"][0] | {
+        "table": "rivals",
+        "optimizers": optimizers,
+        "seeds": [1, 2, 3, 4],
+    }
     return make_plan(parse_study(tiny_study(tables={"rivals": table}, grid=[block])))
 
 
@@ -64,12 +73,17 @@ def test_contrasts_are_those_of_scipy_and_statsmodels(rivals: Plan) -> None:
         assert list(answers) == ["ember", "adamw_f3", "coupled_adam"]
         for key, (test, corrected) in answers.items():
             ours = [drawn(cell, metric.task, metric.name) for cell in group.cells[key]]
-            theirs = [drawn(cell, CENTERED if centered else metric.task, metric.name) for cell in group.cells["adamw"]]
+            theirs = [
+                drawn(cell, CENTERED if centered else metric.task, metric.name)
+                for cell in group.cells["adamw"]
+            ]
             direction = "greater" if metric.higher_is_better else "less"
             p_values.append(stats.ttest_rel(ours, theirs, alternative=direction).pvalue)
             p_holm.append(corrected)
             ends = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
-            assert [test.difference, test.low, test.high] == pytest.approx([np.subtract(ours, theirs).mean(), *ends])
+            assert [test.difference, test.low, test.high] == pytest.approx(
+                [np.subtract(ours, theirs).mean(), *ends]
+            )
     assert len(p_values) == 5 * 3
     assert p_holm == pytest.approx(multipletests(p_values, method="holm")[1])
 
@@ -77,19 +91,29 @@ def test_contrasts_are_those_of_scipy_and_statsmodels(rivals: Plan) -> None:
 def shown(study: StudyResults, runs: Path) -> tuple[list[list[list[str]]], list[str]]:
     """Return the tables and the sentences of the section."""
     material = Material(study, runs)
-    return tables_of(SECTION, material), [re.sub("<.*?>", "", text) for text in texts_of(SECTION, material)]
+    return tables_of(SECTION, material), [
+        re.sub("<.*?>", "", text) for text in texts_of(SECTION, material)
+    ]
 
 
 def test_the_references_are_the_first_adam_and_coupled_adam(rivals: Plan, tmp_path: Path) -> None:
     study = study_of(rivals, drawn)
-    grids = [block for block in SECTION.blocks(Material(study, tmp_path)) if isinstance(block, Grid)]
-    assert [str(grid.caption).rpartition(": ")[2] for grid in grids] == ["minus Adam, f = 3", "minus Coupled Adam"]
+    grids = [
+        block for block in SECTION.blocks(Material(study, tmp_path)) if isinstance(block, Grid)
+    ]
+    assert [str(grid.caption).rpartition(": ")[2] for grid in grids] == [
+        "minus Adam, f = 3",
+        "minus Coupled Adam",
+    ]
     assert [["†" in column.heading for column in grid.columns[1:]] for grid in grids] == [
-        [False] * 4 + [True], [False] * 4,
-    ]  # fmt: skip
+        [False] * 4 + [True],
+        [False] * 4,
+    ]
 
 
-def test_the_error_of_a_calibration_over_documents_stands_beside_its_interval_over_seeds(tiny_plan: Plan) -> None:
+def test_the_error_of_a_calibration_over_documents_stands_beside_its_interval_over_seeds(
+    tiny_plan: Plan,
+) -> None:
     study = study_of(tiny_plan, lambda cell, task, name: 0.01 * cell.seed)
     rows = [
         (cell, "test", "pooled_calibration_rarest_stderr", 0.1 * cell.seed, "nat")
@@ -106,7 +130,8 @@ def test_the_error_of_a_calibration_over_documents_stands_beside_its_interval_ov
 
 
 def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:
-    """The smallest p of five tests, 0.019 from t = 5 with 3 seeds, would be significant alone, and is not here."""
+    """The smallest p of five tests, 0.019 from t = 5 with 3 seeds, would be significant alone, and
+    is not here."""
 
     def value(cell: Any, task: str, name: str) -> float:
         if task == CENTERED or cell.optimizer.name == "adamw":
@@ -117,15 +142,19 @@ def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:
     material = Material(study_of(tiny_plan, value), tmp_path)
     (grid,) = (block for block in SECTION.blocks(material) if isinstance(block, Grid))
     isotropy = grid.rows[0][3]
-    # The interval has the half width 4.303, which is the quantile of Student's t with 2 degrees of freedom.
+    # The interval has the half width 4.303, which is the quantile of Student's t with 2 degrees of
+    # freedom.
     assert isotropy.text == "5.000 [0.697, 9.303]"
     assert isotropy.title.endswith(f" {5 * stats.t.sf(5, 2):.4f}")
     assert isotropy.tone == ""
 
 
 def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
-    """What is missing in one seed is a gap; what was never measured is no column; one seed has no answers."""
-    lost = next(cell.id for cell in tiny_plan.cells.values() if cell.optimizer.name == "coupled_adam")
+    """What is missing in one seed is a gap; what was never measured is no column; one seed has no
+    answers."""
+    lost = next(
+        cell.id for cell in tiny_plan.cells.values() if cell.optimizer.name == "coupled_adam"
+    )
 
     def value(cell: Any, task: str, name: str) -> float:
         gone = cell.id == lost and name == "loss"
@@ -144,15 +173,25 @@ def test_reaches_of_the_drawn_study(fake: Any) -> None:
     study = fake.study
     found = [each for verdict in verdicts(study) for each in reaches(study, verdict)]
     assert [group.table for group, _ in found] == ["table1"] * 3  # three sizes; Table 2 has no test
-    tests = study.tests[(study.tests["table"] == "table1") & (study.tests["optimizer"] == "coupled_adam")]
+    tests = study.tests[
+        (study.tests["table"] == "table1") & (study.tests["optimizer"] == "coupled_adam")
+    ]
     for group, words in found:
         for word, metrics in words.items():
             for metric in metrics:
                 of_size = tests["n_params"] == group.setup.n_params
                 rows = tests[of_size & (tests["metric"] == metric.name)].sort_values("n_tokens")
                 holds = (rows["p_paired_holm"] < 0.05).tolist()
-                expected = {(True,) * 3: "at every D", (False,) * 3: "at no D", (False, True, True): "from 10B on",
-                            (False, False, True): "at 20B only"}  # fmt: skip
+                expected = {
+                    (True,) * 3: "at every D",
+                    (False,) * 3: "at no D",
+                    (False, True, True): "from 10B on",
+                    (False, False, True): "at 20B only",
+                }
                 assert word == expected.get(tuple(holds), word)
-                assert (word == "at every D") == all(holds) and (word == "at no D") == (not any(holds))
-        assert sorted(metric.name for of in words.values() for metric in of) == sorted(tests["metric"].unique())
+                assert (word == "at every D") == all(holds) and (word == "at no D") == (
+                    not any(holds)
+                )
+        assert sorted(metric.name for of in words.values() for metric in of) == sorted(
+            tests["metric"].unique()
+        )

@@ -31,8 +31,14 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
 OF_ALL = {
-    "loss_accuracy", "embeddings", "loss_by_frequency", "calibration", "spectrum", "training", "plane",
-}  # fmt: skip
+    "loss_accuracy",
+    "embeddings",
+    "loss_by_frequency",
+    "calibration",
+    "spectrum",
+    "training",
+    "plane",
+}
 """Figures that every study has."""
 
 
@@ -46,8 +52,13 @@ def draw_all(plan: Plan, folder: Path, out: Path) -> None:
 def test_all_figures_in_both_formats_the_same_bytes_again(
     fake: Any, fake_in_parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, again = fake.study_dir / "figures", fake_in_parts.study_dir / "figures"  # drawn from the same numbers
-    names = sorted(f"{name}.{ending}" for name in figures_of(fake.plan) for ending in FIGURE_ENDINGS)
+    first, again = (
+        fake.study_dir / "figures",
+        fake_in_parts.study_dir / "figures",
+    )  # drawn from the same numbers
+    names = sorted(
+        f"{name}.{ending}" for name in figures_of(fake.plan) for ending in FIGURE_ENDINGS
+    )
     assert sorted(path.name for path in first.iterdir()) == names
     for name in names:
         if name.endswith(".svg"):
@@ -58,9 +69,13 @@ def test_all_figures_in_both_formats_the_same_bytes_again(
         else:
             assert b"CreationDate" not in (first / name).read_bytes()
     # PDFs take most of the time, so of the figures one is drawn again.
-    monkeypatch.setattr(figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption})
+    monkeypatch.setattr(
+        figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption}
+    )
     write_figures(fake.material, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"training.{e}" for e in FIGURE_ENDINGS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        f"training.{e}" for e in FIGURE_ENDINGS
+    )
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (first / path.name).read_bytes()
 
@@ -70,7 +85,9 @@ def test_all_figures_in_both_formats_the_same_bytes_again(
     "a matplotlibrc in the working folder or the home changes fonts, lines, colours and layout",
     "figures begin with matplotlib's own defaults: the same bytes",
 )
-def test_a_matplotlibrc_changes_no_figure(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matplotlibrc_changes_no_figure(
+    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     theirs = {
         "font.family": "monospace",
         "lines.linewidth": 9,
@@ -80,13 +97,17 @@ def test_a_matplotlibrc_changes_no_figure(fake: Any, tmp_path: Path, monkeypatch
         "figure.autolayout": True,
         "axes.grid": True,
     }
-    monkeypatch.setattr(figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption})
+    monkeypatch.setattr(
+        figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption}
+    )
     shares = {"a label": {"singular_values": [0.5, 0.3, 0.2]}}
     write_spectra(shares, tmp_path / "spectra.svg")
     with rc_context(theirs):
         write_figures(fake.material, tmp_path, ["svg"])
         write_spectra(shares, tmp_path / "again.svg")
-    assert (tmp_path / "training.svg").read_bytes() == (fake.study_dir / "figures/training.svg").read_bytes()
+    assert (tmp_path / "training.svg").read_bytes() == (
+        fake.study_dir / "figures/training.svg"
+    ).read_bytes()
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "spectra.svg").read_bytes()
 
 
@@ -96,7 +117,9 @@ def test_partial_results_and_studies_without_tables_are_drawn(
 ) -> None:
     block = {"models": ["nano"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}
     studies = ({}, {"grid": [block]})
-    for number, plan in enumerate(make_plan(parse_study(tiny_study(**changes))) for changes in studies):
+    for number, plan in enumerate(
+        make_plan(parse_study(tiny_study(**changes))) for changes in studies
+    ):
         draw_all(plan, tmp_path, tmp_path / str(number))
         assert len(list((tmp_path / str(number)).iterdir())) == len(figures_of(plan))
 
@@ -110,18 +133,30 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
     assert OF_ALL | {"similarity"} <= set(without)
     settings["execution"]["geometry_per_decade"] = 4
     plan = make_plan(parse_study(settings))
-    assert set(figures_of(plan)) - set(without) == {"geometry", "geometry_by_rates", "moment_exponent"}
+    assert set(figures_of(plan)) - set(without) == {
+        "geometry",
+        "geometry_by_rates",
+        "moment_exponent",
+    }
     for index, cell_id in enumerate(plan.cells):
         (tmp_path / "runs" / cell_id).mkdir(parents=True)
         rows = [
             {
-                "step": step, "loss": 4 / step, "isotropy": 0.9 / step + index / 100, "mean_norm_ratio": 1 - 1 / step,
+                "step": step,
+                "loss": 4 / step,
+                "isotropy": 0.9 / step + index / 100,
+                "mean_norm_ratio": 1 - 1 / step,
                 "rate_sum": step / 1000,
             }
             for step in (1, 10, 60)
-        ]  # fmt: skip
-        lines = [*rows, {"step": 7, "loss": 4.0, "mean_norm_ratio": 0.99}]  # a step without geometry
-        (tmp_path / "runs" / cell_id / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+        ]
+        lines = [
+            *rows,
+            {"step": 7, "loss": 4.0, "mean_norm_ratio": 0.99},
+        ]  # a step without geometry
+        (tmp_path / "runs" / cell_id / "history.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in lines)
+        )
     with rc_context(RC):
         isotropy, ratio = geometry(drawn_from(plan, tmp_path / "runs")).axes
     # The mean over seeds, whose index is 0, 1 and 2, and a band for each of the two optimizers.
@@ -156,7 +191,9 @@ def test_validation_losses_are_points_beside_the_training_loss(fake: Any, drawn_
     "a label is half a formula, such as `$\\frac{$`",
     "figures print it as it is, where the report failed after all training",
 )
-def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_labels_are_text_and_not_formulas(
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
     settings = tiny_study()
     settings["models"][0]["label"] = r"5$ <b>&_{\frac"
     own = {"name": "custom", "path": "torch.optim.Adagrad", "key": "ada", "label": r"$\frac{$"}
@@ -167,7 +204,9 @@ def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, An
     plan = make_plan(parse_study(settings))
     for cell_id in plan.cells:
         (tmp_path / "runs" / cell_id).mkdir(parents=True)
-        (tmp_path / "runs" / cell_id / "history.jsonl").write_text('{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n')
+        (tmp_path / "runs" / cell_id / "history.jsonl").write_text(
+            '{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n'
+        )
     draw_all(plan, tmp_path, tmp_path / "figures")
     for name in OF_ALL - {"calibration", "spectrum", "plane"}:  # without a line here
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
@@ -181,7 +220,12 @@ def test_spectrum_and_norms_of_the_cells_that_are_measured(
     plan = make_plan(parse_study(tiny_study()))
     first, second, diverged = list(plan.cells)[:3]
     files = stored(plan, tmp_path / "runs")
-    curve = {"count": [0.0, 3.0, 20.0], "mean_norm": [9.0, 1.0, 2.0], "sd_norm": [0.0] * 3, "n_tokens": [1, 2, 3]}
+    curve = {
+        "count": [0.0, 3.0, 20.0],
+        "mean_norm": [9.0, 1.0, 2.0],
+        "sd_norm": [0.0] * 3,
+        "n_tokens": [1, 2, 3],
+    }
     for cell, singular in ((first, [4.0, 2.0, 1.0]), (second, [0.0, 0.0])):
         files.run(cell)
         detail = {"shape": [6, 3], "singular_values": singular, "norm_frequency": curve}
@@ -202,14 +246,25 @@ def test_the_band_is_one_standard_deviation_where_all_seeds_are_there() -> None:
     seeds = [{1: 4.0, 2: 3.0, 3: 2.0}, {1: 6.0, 2: 3.5, 3: math.nan}, {1: 5.0, 2: 2.5}]
     histories = [[{"step": step, "loss": value} for step, value in seed.items()] for seed in seeds]
     ax = Figure().subplots()
-    draw_mean(ax, [*histories, [], [{"step": 1, "val_loss": 9.0}]], "loss", "A", {"color": "#000000"})
+    draw_mean(
+        ax, [*histories, [], [{"step": 1, "val_loss": 9.0}]], "loss", "A", {"color": "#000000"}
+    )
     mean, rest = ax.lines
     assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([1, 2], [5.0, 3.0])
     # A seed that goes on alone is drawn alone, and is no mean.
-    assert (list(rest.get_xdata()), list(rest.get_ydata()), rest.get_linewidth()) == ([3], [2.0], 0.5)
+    assert (list(rest.get_xdata()), list(rest.get_ydata()), rest.get_linewidth()) == (
+        [3],
+        [2.0],
+        0.5,
+    )
     (band,) = ax.collections
     edges = {(x, round(float(y), 12)) for x, y in band.get_paths()[0].vertices}
-    assert edges == {(1, 4.0), (1, 6.0), (2, 2.5), (2, 3.5)}  # the sample standard deviations are 1 and 0.5
+    assert edges == {
+        (1, 4.0),
+        (1, 6.0),
+        (2, 2.5),
+        (2, 3.5),
+    }  # the sample standard deviations are 1 and 0.5
 
 
 def test_a_long_curve_has_no_more_points_than_its_panel_can_show() -> None:
@@ -233,13 +288,20 @@ def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) ->
         assert float(box[2]) / 72 < 9, path.name
 
 
-def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(fake: Any, drawn_from: Any) -> None:
+def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(
+    fake: Any, drawn_from: Any
+) -> None:
     with rc_context(RC):
         (ax,) = plane(drawn_from(fake.plan, fake.root / "runs")).axes
     *points, line = ax.lines
-    found = {(x, y) for part in points for x, y in zip(part.get_xdata(), part.get_ydata(), strict=True)}
+    found = {
+        (x, y) for part in points for x, y in zip(part.get_xdata(), part.get_ydata(), strict=True)
+    }
     assert found == {(cell.n_tokens, cell.n_params) for cell in fake.plan.cells.values()}
-    assert [len(part.get_xdata()) for part in points] == [9, 2]  # Table 7's two places are in Table 1
+    assert [len(part.get_xdata()) for part in points] == [
+        9,
+        2,
+    ]  # Table 7's two places are in Table 1
     assert [part.get_label() for part in points] == ["Table 1", "Table 2"]
     np.testing.assert_allclose(np.divide(line.get_xdata(), line.get_ydata()), 20)
 
@@ -250,11 +312,17 @@ def test_scales_of_coupled_adam_are_drawn_with_their_spread(
     assert scaled_places(make_plan(parse_study(tiny_study()))) == []
     settings = tiny_study()
     scaled = [{"name": "coupled_adam", "scale_exponent": n} for n in (2, -1)]
-    settings["grid"] = [settings["grid"][0] | {"table": None, "optimizers": ["adamw", "coupled_adam", *scaled]}]
+    settings["grid"] = [
+        settings["grid"][0] | {"table": None, "optimizers": ["adamw", "coupled_adam", *scaled]}
+    ]
     plan = make_plan(parse_study(settings))
     assert OF_ALL | {"scale", "similarity"} <= set(figures_of(plan))
     (exponents,) = scaled_places(plan)
-    assert list(exponents) == [-1, 0, 2] and [len(cells) for cells in exponents.values()] == [3, 3, 3]
+    assert list(exponents) == [-1, 0, 2] and [len(cells) for cells in exponents.values()] == [
+        3,
+        3,
+        3,
+    ]
 
     def value(cell: Any, metric: Any) -> float:
         n = getattr(cell.optimizer, "scale_exponent", 99)

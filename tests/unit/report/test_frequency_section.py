@@ -21,7 +21,8 @@ GAINS = {1: 0.25, 2: 0.5, 3: 0.75}
 
 
 def value_of(cell: Cell, metric: Metric) -> float:
-    """Coupled Adam is better by 0.25 times the seed in every band, and only Adam has a few long rows."""
+    """Coupled Adam is better by 0.25 times the seed in every band, and only Adam has a few long
+    rows."""
     gain = GAINS[cell.seed] if cell.optimizer.name == "coupled_adam" else 0.0
     if metric.name.startswith("loss_"):
         return 7.0 + 0.125 * cell.seed - gain
@@ -32,7 +33,9 @@ def value_of(cell: Cell, metric: Metric) -> float:
     return 0.9 if metric.name == "isotropy_trimmed" else 2.0
 
 
-def study_of(plan: Plan, value: Any = value_of, left_out: frozenset[str] = frozenset()) -> StudyResults:
+def study_of(
+    plan: Plan, value: Any = value_of, left_out: frozenset[str] = frozenset()
+) -> StudyResults:
     rows = [
         (cell, metric.task, metric.name, value(cell, metric), metric.unit)
         for cell in plan.cells.values()
@@ -56,13 +59,18 @@ def test_values_differences_and_long_rows(tiny_plan: Plan, tmp_path: Any) -> Non
         gain = "0.50 [\u22120.12, 1.12]"
         assert coupled[3::2] == ["\u22120.50 [\u22121.12, 0.12]", gain, gain]
     assert [[line[0], *line[-2:]] for line in matrix] == [
-        ["Adam", "0.01 (0)", "0.90 (0)"], ["Coupled Adam", "0.90 (0)", "0.90 (0)"],
-    ]  # fmt: skip
+        ["Adam", "0.01 (0)", "0.90 (0)"],
+        ["Coupled Adam", "0.90 (0)", "0.90 (0)"],
+    ]
 
 
 def test_a_missing_seed_is_a_gap(tiny_plan: Plan, tmp_path: Any) -> None:
-    lost = next(cell.id for cell in tiny_plan.cells.values() if cell.optimizer.name == "coupled_adam")
-    study = study_of(tiny_plan, lambda cell, metric: math.nan if cell.id == lost else value_of(cell, metric))
+    lost = next(
+        cell.id for cell in tiny_plan.cells.values() if cell.optimizer.name == "coupled_adam"
+    )
+    study = study_of(
+        tiny_plan, lambda cell, metric: math.nan if cell.id == lost else value_of(cell, metric)
+    )
     assert tables_of(SECTION, material_of(study, tmp_path))[0][1][2:] == ["-"] * 6
 
 
@@ -73,12 +81,17 @@ def test_one_seed_has_a_difference_without_an_interval(tiny_study: Any, tmp_path
 
 
 def test_results_of_before_have_no_section(tiny_plan: Plan, tmp_path: Any) -> None:
-    banded = frozenset(name for name in METRICS if name.startswith("loss_") or "calibration" in name)
+    banded = frozenset(
+        name for name in METRICS if name.startswith("loss_") or "calibration" in name
+    )
     assert not list(SECTION.blocks(material_of(study_of(tiny_plan, left_out=banded), tmp_path)))
 
 
-CURVE = {"count": [0.0, 2.0, 30.0, 400.0], "mean_log_ratio": [None, -1.0, None, 0.25],
-         "pooled_log_ratio": [None, -0.5, 0.0, 0.125]}  # fmt: skip
+CURVE = {
+    "count": [0.0, 2.0, 30.0, 400.0],
+    "mean_log_ratio": [None, -1.0, None, 0.25],
+    "pooled_log_ratio": [None, -0.5, 0.0, 0.125],
+}
 
 
 def test_points_of_the_curve_leave_out_what_is_not_there() -> None:
@@ -96,7 +109,9 @@ def test_the_figure_has_a_line_for_each_seed(
         files.run(cell)
         files.evaluation(cell, "test_loss", [], **({"calibration": CURVE} if measured else {}))
     whole, difference = calibration(drawn_from(tiny_plan, tmp_path)).axes
-    lines = [[line for line in ax.lines if str(line.get_label())[0] != "_"] for ax in (whole, difference)]
+    lines = [
+        [line for line in ax.lines if str(line.get_label())[0] != "_"] for ax in (whole, difference)
+    ]
     assert [len(found) for found in lines] == ([6, 6] if measured else [0, 0])
     if measured:
         assert list(lines[0][0].get_ydata()) == [-0.5, 0.0, 0.125]

@@ -1,4 +1,5 @@
-"""A report is made beside the last one, and moved in at its end; what was edited since is noticed and kept."""
+"""A report is made beside the last one, and moved in at its end; what was edited since is noticed
+and kept."""
 
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ from coupled_adam_bench.report.manifest import made_before, write_manifest
 from coupled_adam_bench.study.plan import Plan
 
 FILES = {
-    "results.csv": "a,1\n", "tests.csv": "b,2\n", "tables/table1.tex": "3", "figures/plane.svg": "4",
+    "results.csv": "a,1\n",
+    "tests.csv": "b,2\n",
+    "tables/table1.tex": "3",
+    "figures/plane.svg": "4",
     "report/index.html": "5",
-}  # fmt: skip
+}
 
 
 def write_files(folder: Path, files: dict[str, str]) -> Path:
@@ -26,7 +30,11 @@ def write_files(folder: Path, files: dict[str, str]) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -49,9 +57,10 @@ def test_a_report_that_is_whole(made: Path) -> None:
 
 @pytest.mark.fault(
     "results",
-    "A digit of results.csv, tests.csv, a table, a figure, the page or the manifest is changed after the report was "
-    "made.",
-    "The next start names the file, makes all of it anew, and keeps the changed one as `NAME.damaged-1`.",
+    "A digit of results.csv, tests.csv, a table, a figure, the page or the manifest is changed"
+    " after the report was made.",
+    "The next start names the file, makes all of it anew, and keeps the changed one as"
+    " `NAME.damaged-1`.",
 )
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
 def test_an_edited_file_is_made_anew_and_kept(made: Path, name: str, tmp_path: Path) -> None:
@@ -60,7 +69,9 @@ def test_an_edited_file_is_made_anew_and_kept(made: Path, name: str, tmp_path: P
     edited = edited.replace(b"4", b"8").replace(b"5", b"8")
     (made / name).write_bytes(edited)
     (said,) = outdated_report(made, "plan")
-    assert said.startswith(f"{made}: edited or damaged since the report was made: {name}; all of it is made anew")
+    assert said.startswith(
+        f"{made}: edited or damaged since the report was made: {name}; all of it is made anew"
+    )
     assert not (made / "report.done").exists()
     move_in(write_files(tmp_path / "again", FILES), made, is_whole=True)
     assert contents(made) == before | {f"{name}.damaged-1": edited}
@@ -73,14 +84,23 @@ def test_a_manifest_that_is_none_counts_as_edited(made: Path, text: str) -> None
     assert made_before(made).edited == ("manifest.json",)
 
 
-def test_what_no_longer_belongs_to_a_study_goes_and_what_is_the_users_stays(made: Path, tmp_path: Path) -> None:
+def test_what_no_longer_belongs_to_a_study_goes_and_what_is_the_users_stays(
+    made: Path, tmp_path: Path
+) -> None:
     (made / "tables" / "mine.tex").write_text("mine")
     (made / "figures" / "plane.svg").write_text("edited")
-    fewer = {name: text for name, text in FILES.items() if name not in ("tables/table1.tex", "figures/plane.svg")}
+    fewer = {
+        name: text
+        for name, text in FILES.items()
+        if name not in ("tables/table1.tex", "figures/plane.svg")
+    }
     move_in(write_files(tmp_path / "fewer", fewer), made, is_whole=True)
     assert contents(made).keys() == fewer.keys() | {
-        "tables/mine.tex", "figures/plane.svg.damaged-1", "manifest.json", "report.done",
-    }  # fmt: skip
+        "tables/mine.tex",
+        "figures/plane.svg.damaged-1",
+        "manifest.json",
+        "report.done",
+    }
 
 
 def test_a_part_leaves_the_rest(made: Path, tmp_path: Path) -> None:
@@ -95,7 +115,8 @@ def test_a_part_leaves_the_rest(made: Path, tmp_path: Path) -> None:
 @pytest.mark.fault(
     "results",
     "The reporting is killed while its files are moved to their places.",
-    "What is there never passes for one report: a start finds files that are not the manifest's, and makes all anew.",
+    "What is there never passes for one report: a start finds files that are not the manifest's,"
+    " and makes all anew.",
 )
 @pytest.mark.parametrize("n_moved", range(6))
 def test_a_kill_while_files_are_moved(
@@ -117,7 +138,9 @@ def test_a_kill_while_files_are_moved(
             move_in(first, made, is_whole=True)
     assert not (made / "report.done").exists()
     assert len(made_before(made).edited) == n_moved
-    assert {name: contents(made)[name] for name in before if name in FILES or name == "manifest.json"} == {
+    assert {
+        name: contents(made)[name] for name in before if name in FILES or name == "manifest.json"
+    } == {
         name: new[name].encode() if made / name in moved else content
         for name, content in before.items()
         if name != "report.done"

@@ -1,4 +1,5 @@
-"""Tables that a study declares itself, and studies whose rows only model, data or recipe tell apart."""
+"""Tables that a study declares itself, and studies whose rows only model, data or recipe tell
+apart."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,17 @@ from coupled_adam_bench.study.config import parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
 SHAPE = {"n_head": 2, "n_layer": 1, "learning_rate": 0.01}
-MINE = {"title": "Mine & yours", "comparison": "each_other", "columns": ["kappa", "loss", "isotropy"]}
+MINE = {
+    "title": "Mine & yours",
+    "comparison": "each_other",
+    "columns": ["kappa", "loss", "isotropy"],
+}
 
 
 @pytest.fixture
 def build(tmp_path: Path, run_all_stages: Callable[..., Path]) -> Callable[[Plan], Path]:
-    """Draw numbers for a plan, run all stages from the evaluations to the report, and return the study's folder."""
+    """Draw numbers for a plan, run all stages from the evaluations to the report, and return the
+    study's folder."""
     return lambda plan: run_all_stages(plan, tmp_path)
 
 
@@ -26,14 +32,18 @@ def text_of(study_dir: Path, name: str) -> str:
     return (study_dir / name).read_text(encoding="utf-8")
 
 
-def test_a_table_of_three_columns_needs_no_code(build: Any, tiny_study: Callable[..., dict[str, Any]]) -> None:
+def test_a_table_of_three_columns_needs_no_code(
+    build: Any, tiny_study: Callable[..., dict[str, Any]]
+) -> None:
     settings = tiny_study(tables={"mine": MINE})
     optimizers = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}]
     settings["grid"].append(settings["grid"][0] | {"table": "mine", "optimizers": optimizers})
     study_dir = build(make_plan(parse_study(settings)))
     tests = pd.read_csv(study_dir / "tests.csv")
     own = tests[tests["table"] == "mine"]
-    assert list(own["metric"]) == [name for name in MINE["columns"] for _ in range(2)]  # the best against two others
+    assert list(own["metric"]) == [
+        name for name in MINE["columns"] for _ in range(2)
+    ]  # the best against two others
     assert set(own["rule"]) == {"t-test"}
     latex, page = text_of(study_dir, "tables/mine.tex"), text_of(study_dir, "report/index.html")
     places = [latex.index(symbol) for symbol in (r"$\kappa$", r"$\mathcal{L}$", r"$\mathrm{Iso}$")]
@@ -52,7 +62,11 @@ def test_a_table_of_three_columns_needs_no_code(build: Any, tiny_study: Callable
 def test_another_choice_of_columns_for_a_table_of_the_paper(
     build: Any, tiny_study: Callable[..., dict[str, Any]]
 ) -> None:
-    study_dir = build(make_plan(parse_study(tiny_study(tables={"table1": {"columns": ["isotropy"], "title": "One"}}))))
+    study_dir = build(
+        make_plan(
+            parse_study(tiny_study(tables={"table1": {"columns": ["isotropy"], "title": "One"}}))
+        )
+    )
     page = text_of(study_dir, "report/index.html")
     assert list(pd.read_csv(study_dir / "tests.csv")["metric"]) == ["isotropy"]
     assert "<h3>One</h3>" in page
@@ -66,7 +80,18 @@ def test_what_a_table_fits_into_is_a_setting(tiny_study: Callable[..., dict[str,
     assert (declared().width, declared().landscape) == ("text", False)
     for width in ("column", "text", "5.5in", "0.25in", ".5in", "160mm", "20cm", "345pt"):
         assert declared(width=width, landscape=True).width == width
-    for width in ("", "0in", "0.0cm", "-3in", "5.5", "5.5em", r"\linewidth", "5.5in}", "3 in", "wide"):
+    for width in (
+        "",
+        "0in",
+        "0.0cm",
+        "-3in",
+        "5.5",
+        "5.5em",
+        r"\linewidth",
+        "5.5in}",
+        "3 in",
+        "wide",
+    ):
         with pytest.raises(ValueError, match=r"tables\.table1\.width"):
             declared(width=width)
 
@@ -77,14 +102,21 @@ def rows_of(results: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
 
 def test_two_models_of_one_size(build: Any, tiny_study: Callable[..., dict[str, Any]]) -> None:
     # Heads change no number of parameters.
-    models = [SHAPE | {"name": "few", "d_model": 8}, SHAPE | {"name": "many", "d_model": 8, "n_head": 4}]
+    models = [
+        SHAPE | {"name": "few", "d_model": 8},
+        SHAPE | {"name": "many", "d_model": 8, "n_head": 4},
+    ]
     settings = tiny_study(models=models)
     settings["grid"][0]["models"] = ["few", "many"]
     plan = make_plan(parse_study(settings))
     study_dir = build(plan)
     results, tests = (pd.read_csv(study_dir / name) for name in ("results.csv", "tests.csv"))
-    assert len(results.groupby(["n_params", "n_tokens", "optimizer", "seed", "task", "metric"])) * 2 == len(results)
-    assert rows_of(results, "cell", "model") == [(cell.id, cell.model.name) for cell in plan.cells.values()]
+    assert len(
+        results.groupby(["n_params", "n_tokens", "optimizer", "seed", "task", "metric"])
+    ) * 2 == len(results)
+    assert rows_of(results, "cell", "model") == [
+        (cell.id, cell.model.name) for cell in plan.cells.values()
+    ]
     assert rows_of(tests, "table", "model") == [("table1", "few"), ("table1", "many")]
     loss = results[(results["metric"] == "loss") & (results["optimizer"] == "adamw")]
     means = tests[tests["metric"] == "loss"].set_index("model")
@@ -103,9 +135,13 @@ def test_two_models_of_one_size(build: Any, tiny_study: Callable[..., dict[str, 
     assert "N = 1.43K (few), D = 60 steps" in text_of(study_dir, "figures/training.svg")
 
 
-def test_two_corpora_and_two_recipes(build: Any, tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_two_corpora_and_two_recipes(
+    build: Any, tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
     def write(name: str, **changes: Any) -> None:
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(tiny_study(**({"study": name} | changes))))
+        (tmp_path / f"{name}.yaml").write_text(
+            yaml.safe_dump(tiny_study(**({"study": name} | changes)))
+        )
 
     data = tiny_study()["data"]
     other = data | {"name": "other", "source": data["source"] | {"seed": 5}}
@@ -117,10 +153,14 @@ def test_two_corpora_and_two_recipes(build: Any, tiny_study: Callable[..., dict[
     study_dir = build(plan)
     results, tests = (pd.read_csv(study_dir / name) for name in ("results.csv", "tests.csv"))
     assert len(plan.cells) == 3 * 6
-    assert rows_of(results, "cell", "data") == [(cell.id, cell.data_id) for cell in plan.cells.values()]
+    assert rows_of(results, "cell", "data") == [
+        (cell.id, cell.data_id) for cell in plan.cells.values()
+    ]
     assert rows_of(tests, "model", "data", "recipe") == [
-        ("nano", plan.data_ids[0], "a"), ("nano", plan.data_ids[1], "a"), ("nano", plan.data_ids[0], "c"),
-    ]  # fmt: skip
+        ("nano", plan.data_ids[0], "a"),
+        ("nano", plan.data_ids[1], "a"),
+        ("nano", plan.data_ids[0], "c"),
+    ]
     page = text_of(study_dir, "tables/table1.html")
     for label in ("(tiny, a)", "(other, a)", "(tiny, c)"):
         assert page.count(f"1.43K {label}</th>") == 1

@@ -1,4 +1,5 @@
-"""The report in a real browser: accessibility by axe-core, sorting by a click, and HTML that a strict parser takes."""
+"""The report in a real browser: accessibility by axe-core, sorting by a click, and HTML that a
+strict parser takes."""
 
 import json
 import re
@@ -33,7 +34,9 @@ axe.run(document, {resultTypes: ["violations"]}).then((found) => {
 @pytest.fixture(scope="module")
 def page(fake: Any) -> str:
     text = (fake.study_dir / "report" / "index.html").read_text(encoding="utf-8")
-    return re.sub(r'src="data:[^"]*"', 'src="data:,"', text)  # without its figures, which take the time
+    return re.sub(
+        r'src="data:[^"]*"', 'src="data:,"', text
+    )  # without its figures, which take the time
 
 
 def test_a_strict_parser_takes_the_page(page: str) -> None:
@@ -42,13 +45,25 @@ def test_a_strict_parser_takes_the_page(page: str) -> None:
     assert parser.errors == []
 
 
-def test_axe_finds_nothing_serious_and_a_click_sorts(page: str, chromium: Callable[..., Any], tmp_path: Path) -> None:
+def test_axe_finds_nothing_serious_and_a_click_sorts(
+    page: str, chromium: Callable[..., Any], tmp_path: Path
+) -> None:
     axe = (files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
     allowed = re.sub(r"<meta http-equiv=[^>]*>", "", page)  # it forbids every other script
     copy = tmp_path / "page.html"
-    copy.write_text(allowed.replace("</body>", _CHECK.replace("AXE", axe) + "</body>"), encoding="utf-8")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}/profile"]
-    dom = chromium([*options, "--virtual-time-budget=60000", "--dump-dom", copy.as_uri()], timeout=300).stdout
+    copy.write_text(
+        allowed.replace("</body>", _CHECK.replace("AXE", axe) + "</body>"), encoding="utf-8"
+    )
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        f"--user-data-dir={tmp_path}/profile",
+    ]
+    dom = chromium(
+        [*options, "--virtual-time-budget=60000", "--dump-dom", copy.as_uri()], timeout=300
+    ).stdout
     (found,) = re.findall(r'<pre id="found">(.*)</pre>', dom, re.DOTALL)
     result = json.loads(unescape(found))
     assert [each for each in result["violations"] if each[1] in ("serious", "critical")] == []

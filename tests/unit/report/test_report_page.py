@@ -22,7 +22,15 @@ from coupled_adam_bench.report.manifest import manifest_of
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare
-from coupled_adam_bench.statistics.scores import TONES, UNTESTED, WORDS, Verdict, reach_of, scorecards, verdicts
+from coupled_adam_bench.statistics.scores import (
+    TONES,
+    UNTESTED,
+    WORDS,
+    Verdict,
+    reach_of,
+    scorecards,
+    verdicts,
+)
 from coupled_adam_bench.study import versions
 from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
 from coupled_adam_bench.study.config import load_study, parse_any_study, parse_study
@@ -69,7 +77,10 @@ def test_page_is_self_contained_and_well_formed(page: str, fake: Any) -> None:
     assert names.count("script") == 1
     script = page[page.index("<script>") + len("<script>") : page.index("</script>")]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
+    assert (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src"
+        f" 'sha256-{digest}'" in page
+    )
     sources = [attributes["src"] or "" for _, attributes in tags if "src" in attributes]
     assert len(sources) == len(figures_of(fake.plan))
     assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
@@ -98,7 +109,9 @@ def test_diverged_runs_are_listed_with_their_reason(page: str, fake: Any) -> Non
     diverged = [cell for cell in fake.plan.cells.values() if cell.optimizer.key == "sgd_f600"]
     assert len(diverged) == 6
     for cell in diverged:
-        line = f"diverged</span> <code>{cell.id}</code>: loss or gradient not finite in step 60 of 100"
+        line = (
+            f"diverged</span> <code>{cell.id}</code>: loss or gradient not finite in step 60 of 100"
+        )
         assert line in section
     assert "94 runs:" in page
     assert "86 completed, 8 diverged" in page
@@ -111,7 +124,10 @@ def test_scores_and_verdict_by_recount(study: StudyResults) -> None:
     rows = tests[(tests["table"] == "table1") & tests["significant"]]
     for score in cards["table1"].scores:
         for key in ("adamw", "coupled_adam"):
-            assert score.wins[key] == ((rows["metric"] == score.metric.name) & (rows["optimizer"] == key)).sum()
+            assert (
+                score.wins[key]
+                == ((rows["metric"] == score.metric.name) & (rows["optimizer"] == key)).sum()
+            )
         assert sum(score.wins.values()) + score.undecided + score.untestable == 9
         assert score.untestable == 0
     for score in cards["table7"].scores:  # one seed of one optimizer is missing in both blocks
@@ -119,14 +135,22 @@ def test_scores_and_verdict_by_recount(study: StudyResults) -> None:
     found = {verdict.table.name: verdict for verdict in verdicts(study)}
     assert list(found) == ["table1", "table2"]
     # The drawn embeddings are many standard deviations apart.
-    assert (found["table1"].word, found["table1"].holds, found["table1"].total) == ("Reproduced", 27, 27)
-    losses = results[(results["metric"] == "loss") & results["optimizer"].isin(["adamw", "coupled_adam"])]
+    assert (found["table1"].word, found["table1"].holds, found["table1"].total) == (
+        "Reproduced",
+        27,
+        27,
+    )
+    losses = results[
+        (results["metric"] == "loss") & results["optimizer"].isin(["adamw", "coupled_adam"])
+    ]
     means = losses.pivot_table("value", ["n_tokens", "n_params"], "optimizer", aggfunc="mean")
     assert len(found["table1"].groups) == 9
     assert (found["table1"].seeds, found["table2"].seeds) == ((3, 3), (1, 1))
     assert found["table2"].word == "Consistent with the paper (not tested)"
     assert found["table1"].loss is not None
-    assert found["table1"].loss.wins["coupled_adam"] <= (means["coupled_adam"] < means["adamw"]).sum()
+    assert (
+        found["table1"].loss.wins["coupled_adam"] <= (means["coupled_adam"] < means["adamw"]).sum()
+    )
 
 
 def judge(study: StudyResults, tests: pd.DataFrame) -> dict[str, Verdict]:
@@ -136,7 +160,9 @@ def judge(study: StudyResults, tests: pd.DataFrame) -> dict[str, Verdict]:
 
 def adam_wins_loss(tests: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
     """Make Adam's loss bold in the smallest model at some tokens."""
-    at = (tests["metric"] == "loss") & (tests["n_tokens"] == n_tokens) & (tests["table"] == "table1")
+    at = (
+        (tests["metric"] == "loss") & (tests["n_tokens"] == n_tokens) & (tests["table"] == "table1")
+    )
     at &= tests["n_params"] == tests["n_params"].min()
     assert at.sum() == 1
     changed = tests.copy()
@@ -173,7 +199,9 @@ def test_verdict_words(study: StudyResults) -> None:
         ("workflow/config/demo", "table1", "generated"),
     ],
 )
-def test_a_verdict_s_word_knows_how_far_its_study_is_from_the_paper(name: str, table: str, reach: str) -> None:
+def test_a_verdict_s_word_knows_how_far_its_study_is_from_the_paper(
+    name: str, table: str, reach: str
+) -> None:
     study = load_study(ROOT / f"{name}.yaml")
     plan = Planned(study, "data-0123456789").plan()  # their texts are not needed
     assert reach_of(layout_of(plan).groups[table]) == reach
@@ -193,20 +221,30 @@ def test_the_verdict_looks_at_the_loss_that_the_claim_names(study: StudyResults)
     # A loss that could not be compared is not kept.
     at = (tests["metric"] == "loss") & (tests["n_tokens"] == most) & (tests["table"] == "table1")
     missing = tests.assign(p_value=tests["p_value"].mask(at), bold=tests["bold"] & ~at)
-    assert (judge(study, missing)["table1"].word, judge(study, missing)["table1"].loss_kept) == ("Partly reproduced", 0)
+    assert (judge(study, missing)["table1"].word, judge(study, missing)["table1"].loss_kept) == (
+        "Partly reproduced",
+        0,
+    )
 
 
 @pytest.mark.parametrize("wrong", [None, {"weight_decay": 0.1}, {"mu_centering": True}])
 def test_optimizers_with_learning_rates_of_their_own_are_judged(
-    wrong: dict[str, Any] | None, tiny_study: Callable[..., dict[str, Any]], results_of: Callable[..., StudyResults]
+    wrong: dict[str, Any] | None,
+    tiny_study: Callable[..., dict[str, Any]],
+    results_of: Callable[..., StudyResults],
 ) -> None:
     settings = tiny_study()
-    adam = {"name": "adamw", "lr_factor": 9} | (wrong or {})  # with more than another rate it is not the paper's Adam
+    adam = {"name": "adamw", "lr_factor": 9} | (
+        wrong or {}
+    )  # with more than another rate it is not the paper's Adam
     settings["grid"][0]["optimizers"] = [adam, {"name": "coupled_adam", "lr_factor": 3}]
     drawn = results_of(
         make_plan(parse_study(settings)),
         lambda cell, metric: (
-            ((cell.optimizer.name == "coupled_adam") == metric.higher_is_better or metric.name == "loss")
+            (
+                (cell.optimizer.name == "coupled_adam") == metric.higher_is_better
+                or metric.name == "loss"
+            )
             + cell.seed / 100
         ),
     )
@@ -216,35 +254,62 @@ def test_optimizers_with_learning_rates_of_their_own_are_judged(
         return
     verdict = found["table1"]
     assert (verdict.adam, verdict.coupled_adam) == ("adamw_f9", "coupled_adam_f3")
-    assert (verdict.word, verdict.holds, verdict.total) == ("Mechanism seen", 3, 3)  # in a generated language
+    assert (verdict.word, verdict.holds, verdict.total) == (
+        "Mechanism seen",
+        3,
+        3,
+    )  # in a generated language
     assert verdict.loss is not None
     assert verdict.loss.wins == {"adamw_f9": 0, "coupled_adam_f3": 0}
 
 
 def test_the_page_says_how_strong_its_evidence_is(page: str) -> None:
     section = " ".join(page[page.index('id="verdict"') : page.index('id="tables"')].split())
-    assert "Evidence: 9 blocks of 3 sizes and 3 numbers of tokens, 3 seeds each, one-sided t-tests." in section
-    assert "2 blocks of 2 sizes and 2 numbers of tokens, 1 seed each, no test: the better value counts" in section
-    assert '<article class="verdict good">' in section and '<article class="verdict open">' in section
+    assert (
+        "Evidence: 9 blocks of 3 sizes and 3 numbers of tokens, 3 seeds each, one-sided t-tests."
+        in section
+    )
+    assert (
+        "2 blocks of 2 sizes and 2 numbers of tokens, 1 seed each, no test: the better value counts"
+        in section
+    )
+    assert (
+        '<article class="verdict good">' in section and '<article class="verdict open">' in section
+    )
 
 
 def test_sections_stand_in_order(page: str) -> None:
-    order = ("verdict", "tables", "figures", "statistics", "cost", "runs", "protocol", "cite", "reproduce")
+    order = (
+        "verdict",
+        "tables",
+        "figures",
+        "statistics",
+        "cost",
+        "runs",
+        "protocol",
+        "cite",
+        "reproduce",
+    )
     places = [page.index(f'<section id="{name}"') for name in order]
     assert places == sorted(places)
     assert page.index('id="table-table7"') < page.index('id="figures"')
 
 
-def test_the_study_of_the_page_is_in_it(fake: Any, fake_in_parts: Any, page: str, tmp_path: Path) -> None:
+def test_the_study_of_the_page_is_in_it(
+    fake: Any, fake_in_parts: Any, page: str, tmp_path: Path
+) -> None:
     for plan in (fake.plan, fake_in_parts.plan):
         for name, text in study_files(plan).items():
             assert "paths:" not in text
             (tmp_path / name).write_text(text)
-        again = make_plan(parse_any_study(yaml.safe_load((tmp_path / f"{plan.name}.yaml").read_text())), [tmp_path])
+        again = make_plan(
+            parse_any_study(yaml.safe_load((tmp_path / f"{plan.name}.yaml").read_text())),
+            [tmp_path],
+        )
         assert list(again.cells) == list(plan.cells) and again.title == plan.title
-    assert html.escape(study_files(fake.plan)["fake.yaml"], quote=False) in page.replace("&#39;", "'").replace(
-        "&#34;", '"'
-    )
+    assert html.escape(study_files(fake.plan)["fake.yaml"], quote=False) in page.replace(
+        "&#39;", "'"
+    ).replace("&#34;", '"')
     assert "snakemake --cores all --configfile fake.yaml" in page
 
 
@@ -265,12 +330,18 @@ def test_manifest(fake: Any) -> None:
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
     assert manifest["cells"][0]["train"]["seconds"] == 12.5
     assert manifest["data"] == [{"id": data_id, "meta": None} for data_id in fake.plan.data_ids]
-    assert manifest["git_revision"] is None or re.fullmatch(r"[0-9a-f]{40}(-dirty)?", manifest["git_revision"])
+    assert manifest["git_revision"] is None or re.fullmatch(
+        r"[0-9a-f]{40}(-dirty)?", manifest["git_revision"]
+    )
 
 
-def test_runs_that_are_not_there_are_said_to_be_missing(tiny_plan: Plan, tmp_path: Path, templates: Path) -> None:
+def test_runs_that_are_not_there_are_said_to_be_missing(
+    tiny_plan: Plan, tmp_path: Path, templates: Path
+) -> None:
     study_dir = tmp_path / "tiny"
-    report(tiny_plan, Places(templates, study_dir, tmp_path / "runs"), partial=True, endings=["svg"])
+    report(
+        tiny_plan, Places(templates, study_dir, tmp_path / "runs"), partial=True, endings=["svg"]
+    )
     text = (study_dir / "report" / "index.html").read_text()
     Page(text)
     assert text.count("not trained</span>") == 6

@@ -1,4 +1,5 @@
-"""The report of a stated plan: outcomes, whether it was followed, and what is marked as exploratory."""
+"""The report of a stated plan: outcomes, whether it was followed, and what is marked as
+exploratory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,13 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.preregistration_record import note_stated
 
-LOSS = {"name": "<b>loss</b>", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
+LOSS = {
+    "name": "<b>loss</b>",
+    "table": "table1",
+    "metric": "loss",
+    "better": "coupled_adam",
+    "than": "adamw",
+}
 NAN = float("nan")
 
 
@@ -35,9 +42,12 @@ class Shown(NamedTuple):
 
 @pytest.fixture
 def section(tiny_study: Callable[..., dict[str, Any]], results_of: Any, tmp_path: Path) -> Any:
-    """The section of a study with ``seeds`` that have values and a stated plan, seen before a number of runs."""
+    """The section of a study with ``seeds`` that have values and a stated plan, seen before a
+    number of runs."""
 
-    def build(seeds: list[int], n_begun: int = 0, without: tuple[int, ...] = (), **text: Any) -> Shown:
+    def build(
+        seeds: list[int], n_begun: int = 0, without: tuple[int, ...] = (), **text: Any
+    ) -> Shown:
         path, folder = tmp_path / "plan.yaml", tmp_path / "tiny"
         path.write_text(yaml.safe_dump({"hypotheses": [LOSS], "seeds": [1, 2, 3]} | text))
         settings = tiny_study(stated=str(path))
@@ -47,7 +57,9 @@ def section(tiny_study: Callable[..., dict[str, Any]], results_of: Any, tmp_path
         for cell_id in list(plan.cells)[:n_begun]:
             (tmp_path / "runs" / cell_id).mkdir(parents=True)
         note_stated(plan, folder, stated_measures(plan))
-        study: StudyResults = results_of(plan, lambda cell, _: NAN if cell.seed in without else value(cell))
+        study: StudyResults = results_of(
+            plan, lambda cell, _: NAN if cell.seed in without else value(cell)
+        )
         material = Material(study, tmp_path / "runs", folder)
         hypotheses, checks = tables_of(STATISTIC, material)
         return Shown(hypotheses[0], checks, html_of(STATISTIC, material))
@@ -80,7 +92,9 @@ def test_a_plan_seen_after_a_run_is_exploratory(section: Callable[..., Shown]) -
 
 def test_a_changed_text_is_said(section: Callable[..., Shown]) -> None:
     section([1, 2, 3])
-    assert "1 other text(s) of the plan were seen too" in section([1, 2, 3], alpha=0.01).checks[0][2]
+    assert (
+        "1 other text(s) of the plan were seen too" in section([1, 2, 3], alpha=0.01).checks[0][2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +104,7 @@ def test_a_changed_text_is_said(section: Callable[..., Shown]) -> None:
         ([1, 2], (), ["yes", "open"], "2 of 3 seeds have all values"),
         ([1, 2, 3], (2,), ["yes", "open"], "2 of 3 seeds have all values"),
     ],
-)  # fmt: skip
+)
 def test_what_was_not_followed_is_said(
     section: Callable[..., Shown],
     seeds: list[int],
@@ -100,7 +114,9 @@ def test_what_was_not_followed_is_said(
 ) -> None:
     found = section(seeds, without=without)
     assert kept(found) == checks
-    assert ("no value of seed" in found.hypothesis[-1]) == (found.hypothesis[1] == "not yet decided")
+    assert ("no value of seed" in found.hypothesis[-1]) == (
+        found.hypothesis[1] == "not yet decided"
+    )
     assert finding in [text for _, _, text in found.checks]
 
 

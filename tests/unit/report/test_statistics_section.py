@@ -23,13 +23,20 @@ from coupled_adam_bench.study.plan import make_plan
 def test_survivors_by_recount(fake: Any) -> None:
     material, tests = fake.material, fake.study.tests
     # Table 2 has no test.
-    one, seven = (text for text in texts_of(SECTION, material) if re.search("of the table (is|are) bold", text))
+    one, seven = (
+        text
+        for text in texts_of(SECTION, material)
+        if re.search("of the table (is|are) bold", text)
+    )
     rows = tests[tests["table"] == "table1"]
     counts = [
         rows["bold"].sum(),
         *((rows["bold"] & (rows[name] < 0.05)).sum() for name in ("p_paired", "p_paired_holm")),
     ]
-    assert list(map(int, re.findall(r"(\d+) (?:values|of them)|Holm's (\d+)", one)[0][:1])) == counts[:1]
+    assert (
+        list(map(int, re.findall(r"(\d+) (?:values|of them)|Holm's (\d+)", one)[0][:1]))
+        == counts[:1]
+    )
     assert f"{counts[1]} of them are significant, and {counts[2]} after Holm's correction." in one
     assert seven == "No value of the table is bold."
     by_label = {line[0]: line[1:] for line in tables_of(SECTION, material)[0]}
@@ -44,19 +51,30 @@ def test_margins_add_the_tests_of_equivalence(fake: Any) -> None:
     assert len(every) == len(tests)
     assert sum(line[-3] == "0.02" for line in every) == tests["margin"].notna().sum() == 9 + 2 * 7
     first = tests.iloc[0]
-    assert every[0][-2:] == [p_value(first["p_equivalence"]), p_value(first["p_equivalence_paired"])]
+    assert every[0][-2:] == [
+        p_value(first["p_equivalence"]),
+        p_value(first["p_equivalence_paired"]),
+    ]
 
 
 def test_equal_is_said_where_both_one_sided_tests_hold(fake: Any) -> None:
     said = [text for text in texts_of(SECTION, fake.material) if "is equal within" in text]
     loss, expected = fake.study.layout.metrics["loss"], []
     for group in (group for groups in fake.study.groups.values() for group in groups):
-        for (one, ours), (other, theirs) in combinations(fake.study.samples(group, loss).items(), 2):
-            if len(ours) > 1 and ttost_paired(np.array(ours), np.array(theirs), -0.02, 0.02)[0] < 0.05:
-                expected.append(f"{group.optimizer_labels[one]} and {group.optimizer_labels[other]}: ")
+        for (one, ours), (other, theirs) in combinations(
+            fake.study.samples(group, loss).items(), 2
+        ):
+            if (
+                len(ours) > 1
+                and ttost_paired(np.array(ours), np.array(theirs), -0.02, 0.02)[0] < 0.05
+            ):
+                expected.append(
+                    f"{group.optimizer_labels[one]} and {group.optimizer_labels[other]}: "
+                )
     assert len(said) == len(expected) > 0
     assert all(
-        text.startswith(begin) and "is equal within 0.02" in text for text, begin in zip(said, expected, strict=True)
+        text.startswith(begin) and "is equal within 0.02" in text
+        for text, begin in zip(said, expected, strict=True)
     )
 
 
@@ -79,7 +97,9 @@ def test_power_shows_the_rows_of_its_file(fake: Any) -> None:
     for line, row in zip(shown, fake.material.rows(power.STATISTIC), strict=True):
         assert line[5:7] == [row["design"], str(row["n"])]
         assert line[9:] == ["-" if row["reason"] else f"{row['seeds']:,.0f}", row["reason"]]
-    assert "1 of 3 seeds without both values" in {line[10] for line in shown}  # a diverged run of SGD
+    assert "1 of 3 seeds without both values" in {
+        line[10] for line in shown
+    }  # a diverged run of SGD
 
 
 def test_intervals_in_print() -> None:
@@ -98,12 +118,21 @@ def test_intervals_in_print() -> None:
     ],
 )
 def test_seeds_that_read_the_same_text_are_warned_of(
-    training: Any, seeds: list[int], shared: str | None, tiny_study: Any, results_of: Any, tmp_path: Path
+    training: Any,
+    seeds: list[int],
+    shared: str | None,
+    tiny_study: Any,
+    results_of: Any,
+    tmp_path: Path,
 ) -> None:
     settings = tiny_study()
     settings["training"] |= training
     settings["grid"][0]["seeds"] = seeds
     study = results_of(make_plan(parse_study(settings)), lambda *_: 1.0)
-    said = [text for text in texts_of(SECTION, Material(study, tmp_path, tmp_path)) if "read the same text" in text]
+    said = [
+        text
+        for text in texts_of(SECTION, Material(study, tmp_path, tmp_path))
+        if "read the same text" in text
+    ]
     assert len(said) == (shared is not None)
     assert all(f"share {shared} of the windows" in text for text in said)

@@ -39,7 +39,9 @@ PAPER = {name: METRICS[name] for name in PAPER_COLUMNS}
 
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-HOSTILE = r"<script>alert('x')</script> & 50 % of_it $1 #2 {a} [b] ~ ^ \input{/etc/passwd} \\ | \" *"
+HOSTILE = (
+    r"<script>alert('x')</script> & 50 % of_it $1 #2 {a} [b] ~ ^ \input{/etc/passwd} \\ | \" *"
+)
 
 DOCUMENT = r"""\documentclass[10pt]{article}
 \usepackage[utf8]{inputenc}
@@ -70,7 +72,14 @@ SAMPLES = {
 def small(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> StudyResults:
     """All three tables at two sizes and two numbers of tokens, with fixed numbers."""
     models = [
-        {"name": name, "label": label, "n_layer": 1, "n_head": 2, "d_model": width, "learning_rate": 0.01}
+        {
+            "name": name,
+            "label": label,
+            "n_layer": 1,
+            "n_head": 2,
+            "d_model": width,
+            "learning_rate": 0.01,
+        }
         for name, label, width in (("s", "125M", 8), ("m", "355M", 16))
     ]
     tokens = [{"steps": 50, "label": "5B"}, {"steps": 200, "label": "20B"}]
@@ -79,13 +88,20 @@ def small(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> StudyRe
     grid = [
         base | {"table": "table1"},
         base | {"table": "table2", "models": ["m"], "seeds": [1]},
-        base | {"table": "table7", "models": ["s"], "tokens": tokens[1:], "optimizers": [*pair, sgd]},
+        base
+        | {
+            "table": "table7",
+            "models": ["s"],
+            "tokens": tokens[1:],
+            "optimizers": [*pair, sgd],
+        },
     ]
     plan = make_plan(parse_study(tiny_study(models=models, grid=grid, title="Numbers, made up")))
     places = {name: place for place, name in enumerate(PAPER)}
 
     def value_of(cell: Cell, metric: Metric) -> float:
-        # What is not written out above: far apart, the same spread, at the scale of the metric's digits.
+        # What is not written out above: far apart, the same spread, at the scale of the metric's
+        # digits.
         scale = 10.0 ** (1 - metric.digits)
         first = 1 + places[metric.name] + 2 * len(cell.optimizer.key)
         default = tuple((first + step) * scale for step in (0, 0.1, 0.2))
@@ -105,8 +121,10 @@ def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
     places = [(row.tokens, row.size, row.label) for row in table.rows]
     assert places == [
         (tokens, size, optimizer)
-        for tokens in ("5B", "20B") for size in ("125M", "355M") for optimizer in ("Adam", "Coupled Adam")
-    ]  # fmt: skip
+        for tokens in ("5B", "20B")
+        for size in ("125M", "355M")
+        for optimizer in ("Adam", "Coupled Adam")
+    ]
     assert [metric.name for metric in table.columns] == list(PAPER)
     adam, coupled = (dict(zip(PAPER, row.cells, strict=True)) for row in table.rows[:2])
     # Sample standard deviations by hand: 0.004 and 0.003 of the losses, 0.12 of rho.
@@ -131,7 +149,10 @@ def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
         ((100, 100), "Losses are over 12,345 tokens of 100 held-out documents."),
         (
             (99, 640),
-            "Losses are over 12,345 tokens of 99 to 640 held-out documents, which are few: other text may give ",
+            (
+                "Losses are over 12,345 tokens of 99 to 640 held-out documents, which are few:"
+                " other text may give "
+            ),
         ),
         ((math.nan, math.nan), None),
     ],
@@ -141,7 +162,11 @@ def test_the_size_of_the_held_out_text_stands_below_every_loss(
 ) -> None:
     cells = small.plan.cells.values()
     sizes = {"n_predicted_tokens": (12345.0, 12345.0), "n_documents": documents}
-    rows = [(cell, "test", name, each[cell.seed > 1], "1") for cell in cells for name, each in sizes.items()]
+    rows = [
+        (cell, "test", name, each[cell.seed > 1], "1")
+        for cell in cells
+        for name, each in sizes.items()
+    ]
     study = replace(small, results=pd.concat([small.results, results_frame(small.plan, rows)]))
     table = build_tables(replace(study, tests=compare(study)))[0]
     found = [each for each in table.notes if "held-out" in each]
@@ -153,7 +178,9 @@ def test_the_size_of_the_held_out_text_stands_below_every_loss(
 def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> None:
     """Set CAB_UPDATE_GOLDEN=1 to write the files anew, and read the diff."""
     write_tables(replace(small, tests=compare(small)), tmp_path / "tables", templates)
-    names = sorted(f"{name}.{ending}" for name in ("table1", "table2", "table7") for ending in TABLE_ENDINGS)
+    names = sorted(
+        f"{name}.{ending}" for name in ("table1", "table2", "table7") for ending in TABLE_ENDINGS
+    )
     written = {path.name for path in (tmp_path / "tables").iterdir()}
     assert written == {*names, *(f"{name}.tex" for name in SETUP_TABLES)}
     for name in names:
@@ -167,7 +194,12 @@ def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> N
 
 def hostile(table: PrintedTable) -> PrintedTable:
     cells = tuple(Value(Shorthand("1.00", "(1)"), True) for _ in table.columns)
-    places = [(HOSTILE, HOSTILE, 1), (HOSTILE, HOSTILE, 1), (HOSTILE, "[2pt]", 1), ("[1cm]", HOSTILE, 2)]
+    places = [
+        (HOSTILE, HOSTILE, 1),
+        (HOSTILE, HOSTILE, 1),
+        (HOSTILE, "[2pt]", 1),
+        ("[1cm]", HOSTILE, 2),
+    ]
     rows = tuple(Row(tokens, size, HOSTILE, n, 1, "x", cells) for tokens, size, n in places)
     return replace(table, caption=f"{HOSTILE}\n\nnext {HOSTILE}", rows=rows)
 
@@ -180,8 +212,9 @@ def test_html_escapes(tables: dict[str, PrintedTable], templates: Path) -> None:
 
 def test_latex_escapes() -> None:
     assert latex_escape(r"a & b_c % d \input{x}") == r"a \& b\_c \% d \textbackslash{}input\{x\}"
-    assert latex_escape("$1 #2 ~ ^ <a> [b]\n\n\tc") == (
-        r"\$1 \#2 \textasciitilde{} \textasciicircum{} \textless{}a\textgreater{} {[}b{]} c"
+    assert (
+        latex_escape("$1 #2 ~ ^ <a> [b]\n\n\tc")
+        == r"\$1 \#2 \textasciitilde{} \textasciicircum{} \textless{}a\textgreater{} {[}b{]} c"
     )
     assert latex_escape("0.123 ± 0.004, \u22121") == r"0.123 $\pm$ 0.004, $-$1"
 
@@ -197,7 +230,8 @@ def test_templates_refuse_what_is_not_defined(templates: Path) -> None:
 
 @pytest.fixture
 def pdflatex(tmp_path: Path) -> Callable[[str], str]:
-    """Compile a document and return its text log; skipped without pdflatex unless CAB_REQUIRE_TOOLS=1."""
+    """Compile a document and return its text log; skipped without pdflatex unless
+    CAB_REQUIRE_TOOLS=1."""
     program = shutil.which("pdflatex")
     if program is None:
         if os.environ.get("CAB_REQUIRE_TOOLS") == "1":
@@ -206,8 +240,16 @@ def pdflatex(tmp_path: Path) -> Callable[[str], str]:
 
     def compile_document(text: str) -> str:
         (tmp_path / "document.tex").write_text(text)
-        command = [program, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "document.tex"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+        command = [
+            program,
+            "-interaction=nonstopmode",
+            "-halt-on-error",
+            "-no-shell-escape",
+            "document.tex",
+        ]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120
+        )
         assert done.returncode == 0, done.stdout[-3000:]
         assert (tmp_path / "document.pdf").stat().st_size > 1000
         return (tmp_path / "document.log").read_text(errors="replace")
@@ -221,7 +263,8 @@ def standalone(templates: Path, *tables: PrintedTable) -> str:
 
 
 BARE, GRAPHICS = "{booktabs}", "{booktabs,graphicx}"
-# What authors write in, and what fits there: two columns (ACL, IEEE), one column of 5.5 in (NeurIPS, ICLR).
+# What authors write in, and what fits there: two columns (ACL, IEEE), one column of 5.5 in
+# (NeurIPS, ICLR).
 TWO_COLUMNS = DOCUMENT.replace("[10pt]", "[10pt,twocolumn]").replace("margin=2cm", "margin=2.5cm")
 NARROW = DOCUMENT.replace("a4paper,margin=2cm", "textwidth=5.5in,textheight=9in")
 
@@ -234,7 +277,9 @@ def ratios(log: str) -> list[float]:
 def measured(text: str) -> str:
     """Print the width of each table over what it may have."""
     ratio = r"\typeout{CAB-RATIO \strip@pt\dimexpr 1pt*\wd0/\CABlimit\relax}"
-    measure = r"\dimen2=\CABwidth\relax\def\CABlimit{\dimen2}\makeatletter" + ratio + r"\makeatother"
+    measure = (
+        r"\dimen2=\CABwidth\relax\def\CABlimit{\dimen2}\makeatletter" + ratio + r"\makeatother"
+    )
     return text.replace(r"\usebox0" + "\n\\caption", r"\usebox0" + measure + "\n\\caption")
 
 
@@ -248,7 +293,9 @@ def test_tables_fit_what_they_are_for(
         for table in tables.values()
         for width in widths
     ]
-    log = pdflatex(document.replace("BODY", measured("\n\\clearpage\n".join(floats))).replace(BARE, GRAPHICS))
+    log = pdflatex(
+        document.replace("BODY", measured("\n\\clearpage\n".join(floats))).replace(BARE, GRAPHICS)
+    )
     assert "Overfull" not in log
     assert len(ratios(log)) == len(floats)
     assert all(0.4 < ratio <= 1.0001 for ratio in ratios(log)), ratios(log)
@@ -258,7 +305,9 @@ def test_a_table_that_fits_in_no_type_needs_graphicx_and_says_so(
     tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
 ) -> None:
     table = tables["table1"]
-    text = render_latex(replace(table, declaration=replace(table.declaration, width="3in")), templates)
+    text = render_latex(
+        replace(table, declaration=replace(table.declaration, width="3in")), templates
+    )
     assert text.splitlines()[2] == r"\begin{table}[t]"
     assert "table1 is too wide; load graphicx" in pdflatex(DOCUMENT.replace("BODY", text))
 
@@ -270,7 +319,9 @@ def test_the_type_is_no_smaller_than_it_must_be(
     probe = r"\def\CABtry#1#2{\ifdim\wd0>\CABwidth\relax\typeout{CAB-SMALLER}"
 
     def tries(width: str) -> int:
-        text = render_latex(replace(table, declaration=replace(table.declaration, width=width)), templates)
+        text = render_latex(
+            replace(table, declaration=replace(table.declaration, width=width)), templates
+        )
         text = text.replace(r"\def\CABtry#1#2{\ifdim\wd0>\CABwidth\relax", probe)
         return pdflatex(DOCUMENT.replace("BODY", text).replace(BARE, GRAPHICS)).count("CAB-SMALLER")
 
@@ -278,11 +329,17 @@ def test_the_type_is_no_smaller_than_it_must_be(
     assert counts[0] == 0 < counts[1] < counts[2] == 5
 
 
-def test_a_table_on_its_side(tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]) -> None:
+def test_a_table_on_its_side(
+    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
+) -> None:
     table = tables["table1"]
-    text = render_latex(replace(table, declaration=replace(table.declaration, landscape=True)), templates)
+    text = render_latex(
+        replace(table, declaration=replace(table.declaration, landscape=True)), templates
+    )
     assert r"\begin{sidewaystable*}[p]" in text and r"\usepackage{rotating}" in text
-    log = pdflatex(TWO_COLUMNS.replace("BODY", measured(text)).replace("{booktabs}", "{booktabs,rotating}"))
+    log = pdflatex(
+        TWO_COLUMNS.replace("BODY", measured(text)).replace("{booktabs}", "{booktabs,rotating}")
+    )
     assert "Overfull" not in log and ratios(log)[0] < 0.8
 
 
@@ -295,13 +352,16 @@ def test_the_rows_alone_are_those_of_the_float(
         assert rows in render_latex(table, templates)
     rows = render_tabular(hostile(tables["table1"]), templates)
     assert "passwd)" not in pdflatex(
-        DOCUMENT.replace("BODY", rf"\resizebox{{\linewidth}}{{!}}{{{rows}}}").replace(BARE, GRAPHICS)
+        DOCUMENT.replace("BODY", rf"\resizebox{{\linewidth}}{{!}}{{{rows}}}").replace(
+            BARE, GRAPHICS
+        )
     )
 
 
 def test_markdown_escapes(tables: dict[str, PrintedTable]) -> None:
-    assert markdown_escape("a | b * c_d `e` <b> & @me #1 [x](y)\n\nz") == (
-        "a \\| b \\* c\\_d \\`e\\` \\<b\\> \\& &#64;me \\#1 \\[x\\](y) z"
+    assert (
+        markdown_escape("a | b * c_d `e` <b> & @me #1 [x](y)\n\nz")
+        == "a \\| b \\* c\\_d \\`e\\` \\<b\\> \\& &#64;me \\#1 \\[x\\](y) z"
     )
     text = markdown(hostile(tables["table1"]))
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -310,19 +370,30 @@ def test_markdown_escapes(tables: dict[str, PrintedTable]) -> None:
     assert not re.search(r"(?<!\\)<", text) and "@" not in text
 
 
-def test_csv_has_the_unrounded_numbers(tables: dict[str, PrintedTable], small: StudyResults) -> None:
+def test_csv_has_the_unrounded_numbers(
+    tables: dict[str, PrintedTable], small: StudyResults
+) -> None:
     frame = numbers(tables["table1"])
     first = frame.iloc[0]
-    assert (first["D"], first["N"], first["optimizer"], first["optimizer_key"]) == ("5B", "125M", "Adam", "adamw")
+    assert (first["D"], first["N"], first["optimizer"], first["optimizer_key"]) == (
+        "5B",
+        "125M",
+        "Adam",
+        "adamw",
+    )
     assert first["loss.mean"] == pytest.approx((3.031 + 3.027 + 3.035) / 3, abs=1e-15)
     assert first["loss.sd"] == pytest.approx(0.004) and first["loss.n"] == 3
     assert list(frame["loss.bold"]) == [False, True] * 4
     missing = frame[frame["optimizer_key"] == "coupled_adam"].iloc[0]
     assert missing["kappa.n"] == 2 and missing["kappa.mean"] != missing["kappa.mean"]
-    assert sorted(frame["n_params"].unique()) == sorted({group.setup.n_params for group in small.groups["table1"]})
+    assert sorted(frame["n_params"].unique()) == sorted(
+        {group.setup.n_params for group in small.groups["table1"]}
+    )
 
 
-def test_latex_compiles(tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]) -> None:
+def test_latex_compiles(
+    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
+) -> None:
     log = pdflatex(standalone(templates, *tables.values()))
     assert "Overfull" not in log
     assert "undefined" not in log.lower()
@@ -339,7 +410,9 @@ def test_a_caption_stands_above_where_the_table_says_so(
 ) -> None:
     table = tables["table1"]
     below = render_latex(table, templates)
-    above = render_latex(replace(table, declaration=replace(table.declaration, caption="above")), templates)
+    above = render_latex(
+        replace(table, declaration=replace(table.declaration, caption="above")), templates
+    )
     assert below.index("\\usebox0\n\\caption") < below.index("\\label")
     assert above.index("\\caption") < above.index("\\label") < above.index("\\toprule")
     assert sorted(above.replace("\\smallskip\n", "").split("\n")) == sorted(below.split("\n"))

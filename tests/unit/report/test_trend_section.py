@@ -14,12 +14,13 @@ def test_the_section_answers_the_papers_claim(fake: Any) -> None:
     texts = [text for text in texts_of(STATISTIC, material) if "SGD" not in text]
     _, first, *others = (text for text in texts if not text.startswith("The fitted losses"))
     assert (
-        "The fitted losses of Coupled Adam and Adam at N = 124M are not seen to cross (no crossing in the range)."
-        in texts
+        "The fitted losses of Coupled Adam and Adam at N = 124M are not seen to cross (no crossing"
+        " in the range)." in texts
     )
     # The drawn gain grows by 0.04 per tenfold, 0.012 per doubling.
     answer = re.fullmatch(
-        r"The gain of Coupled Adam over Adam in loss grows with D: each doubling changes the difference by -0\.01\d+ "
+        r"The gain of Coupled Adam over Adam in loss grows with D: each doubling changes the"
+        r" difference by -0\.01\d+ "
         r"\[-0\.01\d+, -0\.0\d+\] nat/token \(one-sided p = 0\.\d+\)\.",
         first.replace(MINUS, "-"),
     )

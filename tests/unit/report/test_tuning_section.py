@@ -54,13 +54,20 @@ def plan_of(tiny_study: Callable[..., dict[str, Any]]) -> Make:
     return plan_of
 
 
-def choose(plan: Plan, name: str, losses: Sequence[Sequence[float]], chosen: int, folder: Path) -> None:
+def choose(
+    plan: Plan, name: str, losses: Sequence[Sequence[float]], chosen: int, folder: Path
+) -> None:
     """Write a choice as the command ``choose`` does."""
     tuning = plan.tunings[name]
     candidates = []
     for candidate, of_seeds in zip(tuning.candidates, losses, strict=True):
         cells = [
-            {"cell": cell.id, "seed": cell.seed, "val_loss": loss, "reason": "diverged" if math.isnan(loss) else None}
+            {
+                "cell": cell.id,
+                "seed": cell.seed,
+                "val_loss": loss,
+                "reason": "diverged" if math.isnan(loss) else None,
+            }
             for cell, loss in zip(candidate.cells, of_seeds, strict=True)
         ]
         mean = math.fsum(of_seeds) / len(of_seeds)
@@ -94,10 +101,12 @@ def test_a_table_warns_of_settings_at_the_edge(plan_of, results_of, tmp_path, te
     study = results_of(chosen, lambda cell, _: cell.seed)
     (table,) = build_tables(replace(study, tests=compare(study)))
     (note,) = (note for note in table.notes if "edge" in note)
-    assert note == (
-        "Warning: chosen at the edge of what was tried, beyond which better settings may lie: Adam (tuned) at D = "
-        "30_%&, N = 1.43K (lr_factor 0.5, the least), Adam (tuned) at D = 60, N = 1.43K (lr_factor 2, the largest), "
-        "Lion (tuned) at D = 60, N = 1.43K (lr_factor 2, the largest)."
+    assert (
+        note
+        == "Warning: chosen at the edge of what was tried, beyond which better settings may lie:"
+        " Adam (tuned) at D = 30_%&, N = 1.43K (lr_factor 0.5, the least), Adam (tuned) at D ="
+        " 60, N = 1.43K (lr_factor 2, the largest), Lion (tuned) at D = 60, N = 1.43K (lr_factor"
+        " 2, the largest)."
     )
     for text in (render_latex(table, templates), render_html(table, templates), markdown(table)):
         assert "Warning: chosen at the edge" in text
@@ -122,7 +131,11 @@ def test_what_the_section_says(plan_of, tmp_path):
     warning = '<span class="status middle">Warning:</span> '
     assert [(row[3], row[4], row[6]) for row in rows] == [
         ("lr_factor 1", "3.3000 (707)", ""),
-        ("lr_factor 2", "3.0000 (0)", f"{warning}lr_factor 2 is the largest that was tried: larger ones may be better"),
+        (
+            "lr_factor 2",
+            "3.0000 (0)",
+            f"{warning}lr_factor 2 is the largest that was tried: larger ones may be better",
+        ),
         ("lr_factor 1", "3.0000 (0)", f"{warning}1 of 3 candidates diverged in at least one seed"),
         ("-", "-", f"{warning}nothing is chosen yet: its log file says why"),
     ]
@@ -134,10 +147,14 @@ def test_what_the_section_says(plan_of, tmp_path):
 def test_a_choice_within_the_noise_of_its_trial_says_so(plan_of, tmp_path):
     plan = plan_of()
     inner, clear, *_ = plan.tunings
-    choose(plan, inner, [(5.0, 5.1), (3.0, 3.1), (3.02, 3.11)], 1, tmp_path)  # the seeds spread by 0.061
+    choose(
+        plan, inner, [(5.0, 5.1), (3.0, 3.1), (3.02, 3.11)], 1, tmp_path
+    )  # the seeds spread by 0.061
     choose(plan, clear, [(5.0, 5.1), (3.0, 3.1), (3.3, 3.4)], 1, tmp_path)
     rows, *_ = tables_of(STATISTIC, material_of(plan, tmp_path))
-    assert rows[0][6].endswith("chosen by 0.0150, within the noise of the trial (0.1369), before lr_factor 2")
+    assert rows[0][6].endswith(
+        "chosen by 0.0150, within the noise of the trial (0.1369), before lr_factor 2"
+    )
     assert rows[1][6] == ""
 
 
@@ -150,12 +167,16 @@ def test_the_noise_of_a_trial_with_one_seed_is_that_of_the_trained_cells(plan_of
     choose(plan, clear, [(5.0,), (3.0,), (3.1,)], 1, tmp_path)
     rows, *_ = tables_of(STATISTIC, material)
     spread = statistics.stdev(0.01 * seed for seed in plan.blocks[0].block.seeds)
-    assert rows[0][6].endswith(f"within the noise of the trial ({2 * math.sqrt(2) * spread:.4f}), before lr_factor 2")
+    assert rows[0][6].endswith(
+        f"within the noise of the trial ({2 * math.sqrt(2) * spread:.4f}), before lr_factor 2"
+    )
     assert rows[1][6] == ""
 
 
 def test_the_sensitivity_takes_the_best_of_what_else_is_tuned_at_each_rate(plan_of, tmp_path):
-    plan = plan_of(grids={"adamw": {"lr_factor": [0.5, 1], "weight_decay": [0.1, 0.2]}}, equal_budgets=False)
+    plan = plan_of(
+        grids={"adamw": {"lr_factor": [0.5, 1], "weight_decay": [0.1, 0.2]}}, equal_budgets=False
+    )
     choose(plan, next(iter(plan.tunings)), [(4, 4), (3.5, 3.5), (3, 3), (3.2, 3.2)], 2, tmp_path)
     (rows,) = tables_of(STATISTIC, material_of(plan, tmp_path))
     assert rows[0][5] == "0.2500"  # 3.5 and 3: mean 3.25
@@ -189,7 +210,9 @@ def test_the_figure_shows_candidates_and_the_choice(plan_of, tmp_path):
     assert [ax.get_title() for ax in axes] == ["N = 1.43K, D = 30_%&", "N = 1.43K, D = 60"]
     for ax in axes:
         lines = [line for line in ax.lines if line.get_label() in ("Adam (tuned)", "Lion (tuned)")]
-        assert [line.get_xydata().tolist() for line in lines] == 2 * [[[0.005, 5.0], [0.01, pytest.approx(3.3)]]]
+        assert [line.get_xydata().tolist() for line in lines] == 2 * [
+            [[0.005, 5.0], [0.01, pytest.approx(3.3)]]
+        ]
         rings = [line for line in ax.lines if line.get_markersize() == 11]
         assert [line.get_xydata().tolist() for line in rings] == 2 * [[[0.01, pytest.approx(3.3)]]]
         crosses = [line for line in ax.lines if line.get_marker() == "x"]
@@ -205,7 +228,9 @@ def test_a_figure_of_nothing_and_a_candidate_that_blows_up(plan_of, tmp_path):
     assert figure.axes[0].get_ylim()[1] == pytest.approx(1.5 * math.log(64))
 
 
-@pytest.mark.parametrize(("field", "peak"), [("lr_factor", "0.01"), ("learning_rate", "0.01, or tuned")])
+@pytest.mark.parametrize(
+    ("field", "peak"), [("lr_factor", "0.01"), ("learning_rate", "0.01, or tuned")]
+)
 def test_the_table_of_models_says_that_their_learning_rate_is_tuned(field, peak, plan_of):
     models, _ = setup_tables(plan_of(grids={key: {field: [0.5, 1]} for key in ("adamw", "lion")}))
     assert models.rows[0][models.header.index("peak learning rate")] == peak

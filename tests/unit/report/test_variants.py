@@ -1,4 +1,5 @@
-"""The section on embeddings changed after training: its values by hand, gaps, and when it is there."""
+"""The section on embeddings changed after training: its values by hand, gaps, and when it is
+there."""
 
 import math
 from collections.abc import Callable
@@ -21,11 +22,21 @@ TRAINED = {"isotropy": "embeddings", "r_bar": "word_similarity"}
 
 def value_of(cell: Cell, task: str, metric: str) -> float:
     """Differ between optimizers, treatments and metrics; seeds are 1, 2 and 3."""
-    kind = 10 * (cell.optimizer.name == "adamw") + list(TREATMENTS).index(task) + 1 if task in TREATMENTS else 0
-    return 0.3 + 0.01 * kind + 0.02 * cell.seed if metric == "isotropy" else 40 + kind + 3 * cell.seed**2
+    kind = (
+        10 * (cell.optimizer.name == "adamw") + list(TREATMENTS).index(task) + 1
+        if task in TREATMENTS
+        else 0
+    )
+    return (
+        0.3 + 0.01 * kind + 0.02 * cell.seed
+        if metric == "isotropy"
+        else 40 + kind + 3 * cell.seed**2
+    )
 
 
-def material(plan: Plan, tasks: list[str], value: Callable[[Cell, str, str], float] = value_of) -> Material:
+def material(
+    plan: Plan, tasks: list[str], value: Callable[[Cell, str, str], float] = value_of
+) -> Material:
     rows = [
         (cell, task, name, value(cell, task, name), METRICS[name].unit)
         for cell in plan.cells.values()
@@ -45,7 +56,10 @@ def test_values_by_hand(tiny_plan: Plan) -> None:
     expected = [
         [label, treatment, f"{0.34 + 0.01 * kind:.2f} (2)", f"{54 + kind} (12)"]
         for label, adam in (("Adam", 10), ("Coupled Adam", 0))
-        for treatment, kind in [("as trained", 0), *((name, adam + n) for n, name in enumerate(TREATMENTS.values(), 1))]
+        for treatment, kind in [
+            ("as trained", 0),
+            *((name, adam + n) for n, name in enumerate(TREATMENTS.values(), 1)),
+        ]
     ]
     assert lines == expected
 

@@ -22,7 +22,8 @@ PAIRS = {
 
 
 def results(plan: Plan, sets: tuple[str, ...] = SETS) -> StudyResults:
-    """Correlations that differ between optimizers and seeds; the second seed of Coupled Adam has none of rw."""
+    """Correlations that differ between optimizers and seeds; the second seed of Coupled Adam has
+    none of rw."""
     rows = []
     for cell in plan.cells.values():
         value = 0.5 * (cell.optimizer.name == "coupled_adam") + 0.01 * cell.seed
@@ -42,7 +43,9 @@ def shown(study: StudyResults, tmp_path: Path) -> list[list[list[str]]]:
 
 def test_every_set_of_every_optimizer(tiny_plan: Plan, tmp_path: Path) -> None:
     (lines,) = shown(results(tiny_plan), tmp_path)
-    assert [line[:2] for line in lines] == [[name, each] for name in ("Adam", "Coupled Adam") for each in SETS]
+    assert [line[:2] for line in lines] == [
+        [name, each] for name in ("Adam", "Coupled Adam") for each in SETS
+    ]
     assert lines[0][2:5] == ["2,486", "82.9%", "100.0%"]
     assert lines[1][2:4] == ["354", "17.4%"]
     assert lines[0][5:] == ["0.02 (1)"] * 5
@@ -54,12 +57,16 @@ def test_without_sets_there_is_no_section(tiny_plan: Plan, tmp_path: Path) -> No
 
 
 def test_names_are_those_of_the_evaluation() -> None:
-    names = {f"{name}_{kind}" for name in word_similarity.CORRELATIONS for kind in ("cosine", "dot")}
+    names = {
+        f"{name}_{kind}" for name in word_similarity.CORRELATIONS for kind in ("cosine", "dot")
+    }
     assert {metric for _, metric in section.CORRELATIONS.values()} == names
 
 
 @pytest.mark.parametrize("column", ["n_pairs", "coverage"])
-def test_a_cell_without_an_evaluation_does_not_hide_the_pairs(tiny_plan: Plan, column: str, tmp_path: Path) -> None:
+def test_a_cell_without_an_evaluation_does_not_hide_the_pairs(
+    tiny_plan: Plan, column: str, tmp_path: Path
+) -> None:
     study = results(tiny_plan)
     frame: pd.DataFrame = study.results
     first = next(iter(tiny_plan.cells))

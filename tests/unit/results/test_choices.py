@@ -28,7 +28,8 @@ SPIKE = "loss or gradient not finite in step 3 of 60"
 
 @pytest.fixture
 def plan(tiny_study: Callable[..., dict[str, Any]]) -> Plan:
-    """Four candidates with two seeds for each of two optimizers, whose learning rates do not ascend."""
+    """Four candidates with two seeds for each of two optimizers, whose learning rates do not
+    ascend."""
     grid = {"learning_rate": [0.1, 0.01], "lr_factor": [2, 0.5]}
     study = tiny_study()
     study["grid"][0]["tune"] = {"seeds": [11, 12], "grids": {"adamw": grid, "coupled_adam": grid}}
@@ -42,7 +43,10 @@ def measure(tuning: Tuning, losses: Sequence[Sequence[float]], runs: Path) -> No
             diverged = math.isnan(loss)
             sha256 = None if diverged else "ab" * 32
             status = "diverged" if diverged else "completed"
-            write_sealed(runs / cell.id / "run.json", {"cell": cell.id, "status": status, "model_sha256": sha256})
+            write_sealed(
+                runs / cell.id / "run.json",
+                {"cell": cell.id, "status": status, "model_sha256": sha256},
+            )
             measurement = validation_measurement(tuning, runs)
             record = {
                 "cell": cell.id,
@@ -57,7 +61,8 @@ def measure(tuning: Tuning, losses: Sequence[Sequence[float]], runs: Path) -> No
             write_sealed(measurement.path(cell.id, sha256), record)
 
 
-# The candidates are (0.1, 2), (0.1, 0.5), (0.01, 2) and (0.01, 0.5): the embedding has 0.2, 0.05, 0.02 and 0.005.
+# The candidates are (0.1, 2), (0.1, 0.5), (0.01, 2) and (0.01, 0.5): the embedding has 0.2, 0.05,
+# 0.02 and 0.005.
 @pytest.mark.parametrize(
     ("losses", "chosen"),
     [
@@ -75,7 +80,9 @@ def test_the_least_mean_loss_is_chosen(losses, chosen, plan, tmp_path):
         measure(tuning, losses, tmp_path)
         tried = read_losses(tuning, tmp_path)
         assert choose(tuning, tried) == chosen
-        assert [one.losses for one in tried] == [pytest.approx(of_seeds, nan_ok=True) for of_seeds in losses]
+        assert [one.losses for one in tried] == [
+            pytest.approx(of_seeds, nan_ok=True) for of_seeds in losses
+        ]
 
 
 @pytest.mark.fault(
@@ -125,7 +132,9 @@ def test_the_table_has_every_candidate_and_seed(plan, tmp_path):
     frame = material.frame(STATISTIC)
     assert len(frame) == 2 * 4 * 2
     adam = frame[frame["optimizer"] == "adamw"]
-    assert adam["val_loss"].to_list() == pytest.approx([x for of_seeds in losses for x in of_seeds], nan_ok=True)
+    assert adam["val_loss"].to_list() == pytest.approx(
+        [x for of_seeds in losses for x in of_seeds], nan_ok=True
+    )
     assert adam["mean_val_loss"].to_list()[:4] == [4.375, 4.375, 3.05, 3.05]
     assert adam["chosen"].to_list() == [False, False, True, True, False, False, False, False]
     assert adam["embedding_learning_rate"].to_list()[::2] == [0.2, 0.05, 0.02, 0.005]

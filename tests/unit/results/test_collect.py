@@ -14,7 +14,10 @@ from coupled_adam_bench.study.plan import Plan, make_plan
 
 # A value of its own for each number that a stage measures, and those that depend on the study.
 FILES = {
-    stage.name: [(task, name, 0.25 + number, unit) for number, (task, name, unit) in enumerate(stage.measures)]
+    stage.name: [
+        (task, name, 0.25 + number, unit)
+        for number, (task, name, unit) in enumerate(stage.measures)
+    ]
     for stage in STAGES.values()
     if not stage.optional
 }
@@ -48,12 +51,18 @@ def test_every_value_of_every_cell_in_the_order_of_the_plan(runs: Path, tiny_pla
     assert list(results.columns) == list(RESULT_COLUMNS)
     assert len(results) == ROWS_PER_CELL * 6
     cells = list(tiny_plan.cells.values())
-    expected = [(c.n_params, c.n_tokens, c.optimizer.key, c.seed) for c in cells for _ in range(ROWS_PER_CELL)]
+    expected = [
+        (c.n_params, c.n_tokens, c.optimizer.key, c.seed)
+        for c in cells
+        for _ in range(ROWS_PER_CELL)
+    ]
     columns = ["n_params", "n_tokens", "optimizer", "seed"]
     assert list(results[columns].itertuples(index=False, name=None)) == expected
     assert [cell.optimizer.key for cell in cells] == ["adamw"] * 3 + ["coupled_adam"] * 3
     first = results.head(ROWS_PER_CELL)[["task", "metric", "value", "unit"]]
-    assert list(first.itertuples(index=False, name=None)) == [row for rows in FILES.values() for row in rows]
+    assert list(first.itertuples(index=False, name=None)) == [
+        row for rows in FILES.values() for row in rows
+    ]
     assert set(results["study"]) == {"tiny"}
     assert set(results["protocol"]) == {"corrected"}
     assert list(results["cell"]) == [cell.id for cell in cells for _ in range(ROWS_PER_CELL)]
@@ -61,17 +70,23 @@ def test_every_value_of_every_cell_in_the_order_of_the_plan(runs: Path, tiny_pla
     assert set(results["data"]) == set(tiny_plan.data_ids)
 
 
-def test_a_departure_from_the_protocol_is_in_every_row(tiny_study: Any, tmp_path: Path, stored: Any) -> None:
+def test_a_departure_from_the_protocol_is_in_every_row(
+    tiny_study: Any, tmp_path: Path, stored: Any
+) -> None:
     values = tiny_study()
-    plan = make_plan(parse_study(values | {"training": values["training"] | {"embedding_weight_decay": 0.1}}))
+    plan = make_plan(
+        parse_study(values | {"training": values["training"] | {"embedding_weight_decay": 0.1}})
+    )
     files = store(stored, plan, tmp_path)
-    assert set(collect(plan, files.runs)["protocol"]) == {"corrected; training.embedding_weight_decay = 0.1"}
+    assert set(collect(plan, files.runs)["protocol"]) == {
+        "corrected; training.embedding_weight_decay = 0.1"
+    }
 
 
 @pytest.mark.fault(
     "results",
-    "Studies share cells and measure them under different settings; they are run, collected in whole or in "
-    "part, damaged and run again in any order.",
+    "Studies share cells and measure them under different settings; they are run, collected in"
+    " whole or in part, damaged and run again in any order.",
     "The results of each are byte for byte those of the study alone.",
 )
 @pytest.mark.parametrize(
@@ -89,7 +104,9 @@ def test_studies_that_share_cells_never_see_each_other_s_numbers(
     evaluation: dict[str, Any], tiny_plan: Plan, tiny_study: Any, runs: Path, stored: Any
 ) -> None:
     values = tiny_study()
-    other = make_plan(parse_study(values | {"study": "other", "evaluation": values["evaluation"] | evaluation}))
+    other = make_plan(
+        parse_study(values | {"study": "other", "evaluation": values["evaluation"] | evaluation})
+    )
     assert list(other.cells) == list(tiny_plan.cells)
     before = collect(tiny_plan, runs)
     with pytest.raises(ValueError, match="no such file"):
@@ -97,20 +114,27 @@ def test_studies_that_share_cells_never_see_each_other_s_numbers(
     changed = stored(other, runs)
     for cell in other.cells:
         for stage, rows in FILES.items():
-            changed.evaluation(cell, stage, [(task, name, value / 2, unit) for task, name, value, unit in rows])
+            changed.evaluation(
+                cell, stage, [(task, name, value / 2, unit) for task, name, value, unit in rows]
+            )
     after = collect(tiny_plan, runs)
     (own_stage,) = (
         stage
         for stage in FILES
-        if changed.measurement(cell, stage).settings != stored(tiny_plan, runs).measurement(cell, stage).settings
+        if changed.measurement(cell, stage).settings
+        != stored(tiny_plan, runs).measurement(cell, stage).settings
     )
     tasks = {row[0] for row in FILES[own_stage]}
     assert after[after["task"].isin(tasks)].equals(before[before["task"].isin(tasks)])
     theirs = collect(other, runs)
-    assert theirs.loc[theirs["task"].isin(tasks), "value"].equals(after.loc[after["task"].isin(tasks), "value"] / 2)
+    assert theirs.loc[theirs["task"].isin(tasks), "value"].equals(
+        after.loc[after["task"].isin(tasks), "value"] / 2
+    )
 
 
-def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(files: Any, runs: Path, tiny_plan: Plan) -> None:
+def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(
+    files: Any, runs: Path, tiny_plan: Plan
+) -> None:
     cell = tiny_plan.cells[list(tiny_plan.cells)[2]]
     missing = files.measurement(cell.id, "embeddings").find(cell.id)
     missing.unlink()
@@ -120,7 +144,9 @@ def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(files: Any, runs
     results = collect(tiny_plan, runs, partial=True)
     assert len(results) == ROWS_PER_CELL * 6
     empty = results[results["value"].isna()]
-    assert set(empty["metric"]) == {name for name, metric in METRICS.items() if metric.stage == "embeddings"}
+    assert set(empty["metric"]) == {
+        name for name, metric in METRICS.items() if metric.stage == "embeddings"
+    }
     assert set(empty["seed"]) == {cell.seed}
     assert {row.metric: row.unit for row in empty.itertuples()}["r_bar"] == "percent"
 
@@ -144,7 +170,9 @@ def test_a_diverged_cell_is_nan_whether_its_files_say_so_in_rows_or_not(
     results = collect(tiny_plan, runs)
     own = results[results["value"].isna()]
     # Also what the others have beside the metrics of tables: all cells have the same rows.
-    assert sorted(own["metric"]) == sorted(name for rows in FILES.values() for _, name, _, _ in rows)
+    assert sorted(own["metric"]) == sorted(
+        name for rows in FILES.values() for _, name, _, _ in rows
+    )
     assert {row.metric: row.unit for row in own.itertuples()}["perplexity"] == "1"
     assert set(results.groupby("cell").size()) == {ROWS_PER_CELL}
     assert set(own["seed"]) == {1}
@@ -168,7 +196,13 @@ LOSS = ("test", "loss", 3.25, "nat/token")
         ({"settings": {"split": "val"}}, "settings is {'split': 'val'}"),
         ({"settings": None}, "settings is None"),
         ({"model_sha256": "cd"}, "model_sha256 is 'cd'"),
-        ({"rows": []}, r"test_loss declares test loss, test bits_per_byte, .* and \d+ more, and did not measure it"),
+        (
+            {"rows": []},
+            (
+                r"test_loss declares test loss, test bits_per_byte, .* and \d+ more, and did not"
+                r" measure it"
+            ),
+        ),
     ],
 )
 def test_wrong_evaluations_are_refused(
@@ -183,9 +217,10 @@ def test_wrong_evaluations_are_refused(
 
 @pytest.mark.fault(
     "evaluation",
-    "An evaluation file is damaged: a digit is changed, it is cut off by a full disk, of another form or "
-    "without its checksum.",
-    "The collection stops with a sentence that names the file; the next start measures the cell again.",
+    "An evaluation file is damaged: a digit is changed, it is cut off by a full disk, of another"
+    " form or without its checksum.",
+    "The collection stops with a sentence that names the file; the next start measures the cell"
+    " again.",
 )
 def test_damaged_evaluations_are_refused(files: Any, runs: Path, tiny_plan: Plan) -> None:
     cell = next(iter(tiny_plan.cells))
@@ -206,7 +241,9 @@ def test_damaged_evaluations_are_refused(files: Any, runs: Path, tiny_plan: Plan
     assert len(collect(tiny_plan, runs)) == ROWS_PER_CELL * 6
 
 
-def test_a_model_trained_anew_has_no_evaluations_yet(files: Any, runs: Path, tiny_plan: Plan) -> None:
+def test_a_model_trained_anew_has_no_evaluations_yet(
+    files: Any, runs: Path, tiny_plan: Plan
+) -> None:
     cell = next(iter(tiny_plan.cells))
     files.run(cell, model_sha256="cd" * 32)
     with pytest.raises(ValueError, match=r"test_loss-.*no such file"):
@@ -220,7 +257,9 @@ def test_floats_come_back_bit_for_bit(runs: Path, tiny_plan: Plan, tmp_path: Pat
     path = tmp_path / "study" / "results.csv"
     write_csv(results, path)
     again = read_results(path)
-    assert [float(value).hex() for value in again["value"]] == [float(value).hex() for value in results["value"]]
+    assert [float(value).hex() for value in again["value"]] == [
+        float(value).hex() for value in results["value"]
+    ]
     assert again.equals(results)
     assert list(again.dtypes) == list(results.dtypes)
     assert [entry.name for entry in path.parent.iterdir()] == ["results.csv"]
@@ -245,18 +284,25 @@ def theory_plan(tiny_study: Any) -> Plan:
     return make_plan(parse_study(study | {"evaluation": study["evaluation"] | {"theory": {}}}))
 
 
-def test_the_theory_of_a_study_that_has_it(files: Any, tiny_plan: Plan, theory_plan: Plan, stored: Any) -> None:
+def test_the_theory_of_a_study_that_has_it(
+    files: Any, tiny_plan: Plan, theory_plan: Plan, stored: Any
+) -> None:
     theory = stored(theory_plan, files.runs)
     rows = [("theory", name, 0.5, "1") for name in THEORY_METRICS]
     for cell in theory_plan.cells:
         theory.evaluation(cell, "theory", rows)
     results = collect(theory_plan, files.runs)
     assert len(results) == (ROWS_PER_CELL + len(THEORY_METRICS)) * 6
-    assert tuple(results[results["task"] == "theory"].head(len(THEORY_METRICS))["metric"]) == THEORY_METRICS
+    assert (
+        tuple(results[results["task"] == "theory"].head(len(THEORY_METRICS))["metric"])
+        == THEORY_METRICS
+    )
     assert "theory" not in set(collect(tiny_plan, files.runs)["task"])
     first = next(iter(theory_plan.cells))
     path = theory.evaluation(first, "theory", [])
-    with pytest.raises(ValueError, match=r"theory-.*\.json: theory declares theory head_gradient_sum, theory "):
+    with pytest.raises(
+        ValueError, match=r"theory-.*\.json: theory declares theory head_gradient_sum, theory "
+    ):
         collect(theory_plan, files.runs)
     write_sealed(path, read_sealed(path) | {"settings": {"n_batches": 3, "record_every": 10}})
     with pytest.raises(ValueError, match=r"theory-.*\.json: settings is {'n_batches': 3"):

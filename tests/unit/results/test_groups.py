@@ -15,7 +15,14 @@ from coupled_adam_bench.study.config import parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
 MODELS = [
-    {"name": "big", "label": "BIG", "n_layer": 1, "n_head": 2, "d_model": 16, "learning_rate": 0.01},
+    {
+        "name": "big",
+        "label": "BIG",
+        "n_layer": 1,
+        "n_head": 2,
+        "d_model": 16,
+        "learning_rate": 0.01,
+    },
     {"name": "small", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 0.01},
 ]
 
@@ -35,7 +42,9 @@ def block(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def test_groups_are_ordered_by_tokens_and_parameters_and_labelled(plan_of: Callable[..., Plan]) -> None:
+def test_groups_are_ordered_by_tokens_and_parameters_and_labelled(
+    plan_of: Callable[..., Plan],
+) -> None:
     plan = plan_of(
         block(table="table7"),
         block(models=["big", "small"], tokens=[{"steps": 20, "label": "twenty"}, {"steps": 10}]),
@@ -44,13 +53,18 @@ def test_groups_are_ordered_by_tokens_and_parameters_and_labelled(plan_of: Calla
     groups = layout_of(plan).groups
     assert list(groups) == ["table1", "table7"]
     labels = [(group.tokens_label, group.model_label) for group in groups["table1"]]
-    # 10 steps of 64 tokens; small: (64 + 16) * 8 embeddings, 12 * 8^2 + 2 * 8 in the layer, 8 in the last norm.
+    # 10 steps of 64 tokens; small: (64 + 16) * 8 embeddings, 12 * 8^2 + 2 * 8 in the layer, 8 in
+    # the last norm.
     assert labels == [("640", "1.43K"), ("640", "BIG"), ("twenty", "1.43K"), ("twenty", "BIG")]
     assert [len(cells) for cells in groups["table1"][0].cells.values()] == [2, 2]
-    assert [(group.tokens_label, group.model_label) for group in groups["table7"]] == [("twenty", "BIG")]
+    assert [(group.tokens_label, group.model_label) for group in groups["table7"]] == [
+        ("twenty", "BIG")
+    ]
 
 
-def test_blocks_of_a_table_count_together_and_shared_cells_once(plan_of: Callable[..., Plan]) -> None:
+def test_blocks_of_a_table_count_together_and_shared_cells_once(
+    plan_of: Callable[..., Plan],
+) -> None:
     (group,) = layout_of(plan_of(block(), block(seeds=[2, 3]))).groups["table1"]
     assert {key: [cell.seed for cell in cells] for key, cells in group.cells.items()} == {
         "adamw": [1, 2, 3],
@@ -60,15 +74,23 @@ def test_blocks_of_a_table_count_together_and_shared_cells_once(plan_of: Callabl
 
 def test_table_1_compares_two_optimizers_over_all_its_blocks(plan_of: Callable[..., Plan]) -> None:
     plan = plan_of(block(), block(optimizers=["adamw", {"name": "sgd", "lr_factor": 100}]))
-    message = "table1 compares 2 optimizers, and has 3 at BIG parameters and twenty tokens .*sgd_f100"
+    message = (
+        "table1 compares 2 optimizers, and has 3 at BIG parameters and twenty tokens .*sgd_f100"
+    )
     with pytest.raises(ValueError, match=message):
         layout_of(plan)
 
 
-def test_values_are_those_of_the_table_columns_and_missing_ones_are_nan(plan_of: Callable[..., Plan]) -> None:
+def test_values_are_those_of_the_table_columns_and_missing_ones_are_nan(
+    plan_of: Callable[..., Plan],
+) -> None:
     plan = plan_of(block())
-    cell = next(cell for cell in plan.cells.values() if (cell.optimizer.key, cell.seed) == ("adamw", 2))
-    rows = [(cell, task, "acc", value, "1") for task, value in (("hellaswag", 0.1), ("average", 0.2))]
+    cell = next(
+        cell for cell in plan.cells.values() if (cell.optimizer.key, cell.seed) == ("adamw", 2)
+    )
+    rows = [
+        (cell, task, "acc", value, "1") for task, value in (("hellaswag", 0.1), ("average", 0.2))
+    ]
     study = StudyResults(layout_of(plan), results_frame(plan, rows))
     (group,) = study.groups["table1"]
     samples = study.samples(group, METRICS["acc"])
@@ -113,35 +135,53 @@ MINE = {"title": "Mine", "comparison": "single_runs", "columns": ["loss"]}
     [
         (
             [{"tables": {"mine": MINE}}, {"tables": {"mine": MINE | {"columns": ["acc"]}}}],
-            "s1: tables.mine: another study of the plan has a table of this name, which is not the same",
+            (
+                "s1: tables.mine: another study of the plan has a table of this name, which is not"
+                " the same"
+            ),
         ),
         (
             [
                 {"grid": [block(optimizers=["adamw", {"name": "sgd", "lr_factor": factor}])]}
                 for factor in (100, 100.00001)
             ],
-            "grid: table1 has two different optimizers with the key sgd_f100 at BIG parameters and twenty tokens",
+            (
+                "grid: table1 has two different optimizers with the key sgd_f100 at BIG parameters"
+                " and twenty tokens"
+            ),
         ),
         (
             [
                 {"grid": [block()]},
-                {"grid": [block()], "evaluation": {"downstream": {"tasks": "synthetic", "limit": 3}}},
+                {
+                    "grid": [block()],
+                    "evaluation": {"downstream": {"tasks": "synthetic", "limit": 3}},
+                },
             ],
-            "s0 and s1 share cells, such as big_1.28K_adamw_s1_.*, and evaluate them in different ways",
+            (
+                "s0 and s1 share cells, such as big_1.28K_adamw_s1_.*, and evaluate them in"
+                " different ways"
+            ),
         ),
     ],
 )
 def test_studies_whose_tables_do_not_go_together(
     together: Callable[..., Plan], changes: list[dict[str, Any]], message: str
 ) -> None:
-    grids = [{"grid": [block(table=name) for name in each.get("tables", {})] or each.get("grid")} for each in changes]
+    grids = [
+        {"grid": [block(table=name) for name in each.get("tables", {})] or each.get("grid")}
+        for each in changes
+    ]
     plan = together(*(each | grid for each, grid in zip(changes, grids, strict=True)))
     with pytest.raises(ValueError, match=message):
         layout_of(plan)
 
 
 def test_blocks_of_studies_with_one_recipe_count_together(together: Callable[..., Plan]) -> None:
-    plan = together({"grid": [block(optimizers=["adamw"], table=None), block()]}, {"grid": [block(seeds=[3, 4])]})
+    plan = together(
+        {"grid": [block(optimizers=["adamw"], table=None), block()]},
+        {"grid": [block(seeds=[3, 4])]},
+    )
     (group,) = layout_of(plan).groups["table1"]
     assert [cell.seed for cell in group.cells["adamw"]] == [1, 2, 3, 4]
     assert (group.setup.recipe, group.model_label) == ("whole", "BIG")
@@ -149,16 +189,30 @@ def test_blocks_of_studies_with_one_recipe_count_together(together: Callable[...
 
 def test_a_name_for_two_models(together: Callable[..., Plan]) -> None:
     other = [MODELS[0] | {"learning_rate": 0.02}, MODELS[1]]
-    layout = layout_of(together({"grid": [block()]}, {"models": other, "grid": [block(), block(models=["small"])]}))
+    layout = layout_of(
+        together({"grid": [block()]}, {"models": other, "grid": [block(), block(models=["small"])]})
+    )
     labels = [(group.setup.model, group.model_label) for group in layout.groups["table1"]]
-    assert labels == [("small", "1.43K"), ("big of s0", "BIG (big of s0)"), ("big of s1", "BIG (big of s1)")]
+    assert labels == [
+        ("small", "1.43K"),
+        ("big of s0", "BIG (big of s0)"),
+        ("big of s1", "BIG (big of s1)"),
+    ]
 
 
-def test_labels_that_would_still_be_the_same_are_refused(tiny_study: Callable[..., dict[str, Any]]) -> None:
-    twins = [MODELS[0], MODELS[0] | {"name": "twin", "n_head": 4}, MODELS[1] | {"label": "BIG (twin)"}]
+def test_labels_that_would_still_be_the_same_are_refused(
+    tiny_study: Callable[..., dict[str, Any]],
+) -> None:
+    twins = [
+        MODELS[0],
+        MODELS[0] | {"name": "twin", "n_head": 4},
+        MODELS[1] | {"label": "BIG (twin)"},
+    ]
     grid = [block(models=["big", "twin", "small"])]
     study = parse_study(tiny_study(models=twins, grid=grid))
-    with pytest.raises(ValueError, match=r"models: twin and small are both printed as 'BIG \(twin\)'"):
+    with pytest.raises(
+        ValueError, match=r"models: twin and small are both printed as 'BIG \(twin\)'"
+    ):
         layout_of(make_plan(study))
 
 

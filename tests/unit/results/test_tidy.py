@@ -1,4 +1,5 @@
-"""CSV files with typed columns: what is written is read again bit for bit, and what is wrong is refused."""
+"""CSV files with typed columns: what is written is read again bit for bit, and what is wrong is
+refused."""
 
 import csv
 from pathlib import Path
@@ -29,23 +30,33 @@ HEADER = ",".join(COLUMNS)
         max_size=8,
     )
 )
-def test_what_is_written_is_read_again_bit_for_bit(rows: list[tuple[Any, ...]], tmp_path_factory: Any) -> None:
+def test_what_is_written_is_read_again_bit_for_bit(
+    rows: list[tuple[Any, ...]], tmp_path_factory: Any
+) -> None:
     frame = typed_frame([dict(zip(COLUMNS, row, strict=True)) for row in rows], COLUMNS)
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     write_csv(frame, path)
-    pd.testing.assert_frame_equal(read_csv(path, COLUMNS, ("name", "count")), frame, check_exact=True)
+    pd.testing.assert_frame_equal(
+        read_csv(path, COLUMNS, ("name", "count")), frame, check_exact=True
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "not a CSV file"), (f"{HEADER}\na,1.5,0.5,True,x", "int64"), (f"{HEADER}\na,1,x,True,x", "float: 'x'"),
-        (f"{HEADER}\na,1,0.5,,x", "bool"), (f"{HEADER}\na,99999999999999999999,0.5,True,x", "not a CSV file"),
+        ("", "not a CSV file"),
+        (f"{HEADER}\na,1.5,0.5,True,x", "int64"),
+        (f"{HEADER}\na,1,x,True,x", "float: 'x'"),
+        (f"{HEADER}\na,1,0.5,,x", "bool"),
+        (f"{HEADER}\na,99999999999999999999,0.5,True,x", "not a CSV file"),
         (f"{HEADER}\na,1,0.5,True,x\na,1,0.6,True,y", "two rows with name=a, count=1"),
-        ("name,count,value,bold\na,1,0.5,True", "its columns are name, count, value, bold; needed are name, "),
+        (
+            "name,count,value,bold\na,1,0.5,True",
+            "its columns are name, count, value, bold; needed are name, ",
+        ),
         (f"{HEADER},more\na,1,0.5,True,x,y", "its columns are"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text)
@@ -62,14 +73,26 @@ def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> 
         read_csv(tmp_path / "b.csv", COLUMNS, ("name",))
 
 
-FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "'=1", "''@x", "'-0.5", '=1,"2"')
+FORMULAS = (
+    "=1+1",
+    "+cmd|' /C calc'!A0",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "'=1",
+    "''@x",
+    "'-0.5",
+    '=1,"2"',
+)
 NO_FORMULAS = ("a=1", "-", "+", "-0.5", "1e-3", "-inf", "'", "'tis", "it's", "", "Adam, f = 9")
 
 
 @pytest.mark.fault(
     "results",
-    "A label begins with `=`, `+`, `-`, `@`, a tab or a carriage return, which a spreadsheet takes for a formula.",
-    "The CSV files have an apostrophe before it, which our readers take away; numbers stay as they are.",
+    "A label begins with `=`, `+`, `-`, `@`, a tab or a carriage return, which a spreadsheet takes"
+    " for a formula.",
+    "The CSV files have an apostrophe before it, which our readers take away; numbers stay as they"
+    " are.",
 )
 def test_no_cell_is_a_formula(tmp_path: Path) -> None:
     columns = {"label": str, "value": float}

@@ -25,16 +25,20 @@ from coupled_adam_bench.study.plan import make_plan
 ROOT = Path(__file__).parents[3]
 NAME = "pooled_calibration_rarest"
 TEXT = -0.144
-# Coupled Adam gives rare tokens too much, Adam a little too little: the higher one is the further one.
+# Coupled Adam gives rare tokens too much, Adam a little too little: the higher one is the further
+# one.
 VALUES = {"adamw": [-0.20, -0.22, -0.23], "coupled_adam": [0.12, 0.13, 0.17]}
 OWN = {"name": "tilt", "path": "numpy.median", "symbol": "T", "best_at": -0.144}
 
 
 @pytest.fixture
 def study(tiny_study: Callable[..., dict[str, Any]]) -> Callable[..., StudyResults]:
-    """A study of one table with one column, at two numbers of tokens; ``best`` is what the text has, if measured."""
+    """A study of one table with one column, at two numbers of tokens; ``best`` is what the text
+    has, if measured."""
 
-    def build(name: str = NAME, best: float | None = TEXT, comparison: str = "pair", **settings: Any) -> StudyResults:
+    def build(
+        name: str = NAME, best: float | None = TEXT, comparison: str = "pair", **settings: Any
+    ) -> StudyResults:
         block = {
             "table": "shown",
             "models": ["nano"],
@@ -93,7 +97,8 @@ def test_what_was_measured_by_an_older_version_has_no_better_side(study):
     assert not found.tests["bold"].any()
     assert found.tests["p_value"].isna().all()
     assert set(found.tests["reason"]) == {
-        f"results.csv has no {of_text(NAME)}, so what is best is not known; evaluate with this version"
+        f"results.csv has no {of_text(NAME)}, so what is best is not known; evaluate with this"
+        " version"
     }
     (table,) = build_tables(found)
     assert "what is best was not measured, so nothing is bold." in " ".join(table.notes)
@@ -102,10 +107,18 @@ def test_what_was_measured_by_an_older_version_has_no_better_side(study):
 def test_differences_trends_and_power_are_of_distances(study):
     found = study()
     group, metric = found.groups["shown"][0], found.layout.metrics[NAME]
-    expected = dict(enumerate((b - a for a, b in zip(distances("adamw"), distances("coupled_adam"), strict=True)), 1))
-    assert paired_differences(found, group, metric, "coupled_adam", "adamw") == pytest.approx(expected)
+    expected = dict(
+        enumerate(
+            (b - a for a, b in zip(distances("adamw"), distances("coupled_adam"), strict=True)), 1
+        )
+    )
+    assert paired_differences(found, group, metric, "coupled_adam", "adamw") == pytest.approx(
+        expected
+    )
     (row,) = [row for row in Material(found).rows(trend.STATISTIC) if row["term"] == trend.TOKENS]
-    assert row["estimate"] < 0  # the difference of the values grows by 0.36, that of the distances shrinks
+    assert (
+        row["estimate"] < 0
+    )  # the difference of the values grows by 0.36, that of the distances shrinks
     assert row["p_value"] < 0.05
     rows = Material(found).rows(power.STATISTIC)
     shown = [row["difference"] for row in rows if row["n_tokens"] == group.n_tokens]
@@ -114,7 +127,13 @@ def test_differences_trends_and_power_are_of_distances(study):
 
 @pytest.mark.parametrize("test", ["t-test", "paired"])
 def test_a_stated_hypothesis_is_of_the_distance(study, test, tmp_path):
-    hypothesis = {"name": "one", "table": "shown", "metric": NAME, "better": "adamw", "than": "coupled_adam"}
+    hypothesis = {
+        "name": "one",
+        "table": "shown",
+        "metric": NAME,
+        "better": "adamw",
+        "than": "coupled_adam",
+    }
     plan = {"hypotheses": [hypothesis | {"test": test, "tokens": "less"}], "seeds": [1, 2, 3]}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
     (row,) = Material(study(stated=str(tmp_path / "plan.yaml"))).rows(hypotheses.STATISTIC)
@@ -127,7 +146,10 @@ def test_a_stated_hypothesis_is_of_the_distance(study, test, tmp_path):
 def test_arrows_and_notes_say_where_it_is_best(study):
     (shown,), (own,) = build_tables(study()), build_tables(study("tilt"))
     notes = " ".join(shown.notes)
-    assert "best at \N{MINUS SIGN}0.14, what the training text's own frequencies have, and compared" in notes
+    assert (
+        "best at \N{MINUS SIGN}0.14, what the training text's own frequencies have, and compared"
+        in notes
+    )
     assert "→ text" in markdown(shown)
     assert r"$\to$ text" in render_latex(shown, ROOT / "templates")
     html = render_html(shown, ROOT / "templates")
@@ -148,7 +170,9 @@ def test_every_metric_has_one_direction():
             Metric("m", **texts, **wrong)
 
 
-@pytest.mark.parametrize("values", [{}, {"higher_is_better": True, "best_at": 0.0}], ids=["none", "both"])
+@pytest.mark.parametrize(
+    "values", [{}, {"higher_is_better": True, "best_at": 0.0}], ids=["none", "both"]
+)
 def test_an_own_metric_needs_one_of_the_two(tiny_study, values):
     own = {name: value for name, value in OWN.items() if name != "best_at"} | values
     with pytest.raises(ValueError, match=r"higher_is_better, best_at: tilt needs one of the two"):

@@ -29,15 +29,29 @@ Study = Callable[..., StudyResults]
 
 @pytest.fixture
 def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Study:
-    """A study of one block, and results: for the metrics named below the given values by optimizer, else NaN."""
+    """A study of one block, and results: for the metrics named below the given values by optimizer,
+    else NaN."""
 
-    def build(table: str, optimizers: list[Any], samples: dict[str, list[float]], **statistics: Any) -> StudyResults:
+    def build(
+        table: str, optimizers: list[Any], samples: dict[str, list[float]], **statistics: Any
+    ) -> StudyResults:
         seeds = list(range(1, 1 + len(next(iter(samples.values())))))
-        block = {"table": table, "models": ["nano"], "tokens": [{"steps": 60}], "optimizers": optimizers}
-        plan = make_plan(parse_study(tiny_study(grid=[block | {"seeds": seeds}], statistics=statistics)))
+        block = {
+            "table": table,
+            "models": ["nano"],
+            "tokens": [{"steps": 60}],
+            "optimizers": optimizers,
+        }
+        plan = make_plan(
+            parse_study(tiny_study(grid=[block | {"seeds": seeds}], statistics=statistics))
+        )
         return results_of(
             plan,
-            lambda cell, metric: samples[cell.optimizer.key][cell.seed - 1] if metric.name in ("loss", "acc") else NAN,
+            lambda cell, metric: (
+                samples[cell.optimizer.key][cell.seed - 1]
+                if metric.name in ("loss", "acc")
+                else NAN
+            ),
         )
 
     return build
@@ -46,14 +60,18 @@ def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Study:
 def bold(tests: pd.DataFrame) -> dict[str, str | None]:
     """Return by metric the optimizer that is bold, or None."""
     return {
-        str(metric): next((row["optimizer"] for row in rows.to_dict("records") if row["bold"]), None)
+        str(metric): next(
+            (row["optimizer"] for row in rows.to_dict("records") if row["bold"]), None
+        )
         for metric, rows in tests.groupby("metric", sort=False)
     }
 
 
 def test_table_1_tests_the_better_of_two_against_the_other(study: Study) -> None:
     low, high = [1.0, 1.1, 1.2], [1.3, 1.4, 1.55]
-    tests = compare(study("table1", ["adamw", "coupled_adam"], {"adamw": low, "coupled_adam": high}))
+    tests = compare(
+        study("table1", ["adamw", "coupled_adam"], {"adamw": low, "coupled_adam": high})
+    )
     assert list(tests.columns) == list(TEST_COLUMNS)
     assert list(tests["metric"]) == list(PAPER)
     loss, acc = tests.to_dict("records")[:2]
@@ -62,7 +80,13 @@ def test_table_1_tests_the_better_of_two_against_the_other(study: Study) -> None
     expected = stats.ttest_ind(high, low, alternative="greater")
     for row in (loss, acc):
         assert row["p_value"] == pytest.approx(expected.pvalue, rel=1e-9)
-        assert (row["n"], row["n_reference"], row["df"], row["rule"], row["reason"]) == (3, 3, 4, "t-test", "")
+        assert (row["n"], row["n_reference"], row["df"], row["rule"], row["reason"]) == (
+            3,
+            3,
+            4,
+            "t-test",
+            "",
+        )
         assert row["significant"] is True
         # Two metrics, each with a test of both directions; the others have no test.
         assert row["p_holm"] == pytest.approx(2 * 2 * expected.pvalue, rel=1e-9)
@@ -76,33 +100,52 @@ def test_table_1_tests_the_better_of_two_against_the_other(study: Study) -> None
 def test_the_unrounded_difference_decides(study: Study) -> None:
     first = [3.001, 3.0011, 3.0012]
     second = [3.002, 3.0021, 3.0022]  # both print as 3.00 (0)
-    found = bold(compare(study("table1", ["adamw", "coupled_adam"], {"adamw": first, "coupled_adam": second})))
+    found = bold(
+        compare(
+            study("table1", ["adamw", "coupled_adam"], {"adamw": first, "coupled_adam": second})
+        )
+    )
     assert (found["loss"], found["acc"]) == ("adamw", "coupled_adam")
 
 
 def test_no_bold_without_significance_or_with_a_tie(study: Study) -> None:
     for second in ([1.05, 1.15, 1.25], [1.0, 1.1, 1.2]):
         samples = {"adamw": [1.0, 1.1, 1.2], "coupled_adam": second}
-        assert set(bold(compare(study("table1", ["adamw", "coupled_adam"], samples))).values()) == {None}
+        assert set(bold(compare(study("table1", ["adamw", "coupled_adam"], samples))).values()) == {
+            None
+        }
 
 
 def test_table_2_prints_the_better_value_bold_without_a_test(study: Study) -> None:
-    tests = compare(study("table2", ["adamw", "coupled_adam"], {"adamw": [2.46], "coupled_adam": [2.44]}))
+    tests = compare(
+        study("table2", ["adamw", "coupled_adam"], {"adamw": [2.46], "coupled_adam": [2.44]})
+    )
     row = tests.to_dict("records")[0]
     assert (row["optimizer"], row["rule"], row["significant"]) == ("coupled_adam", "better", False)
     assert row["difference"] == pytest.approx(-0.02)
-    assert all(math.isnan(row[name]) for name in ("t", "df", "p_value", "p_holm", "hedges_g", "p_welch", "sd"))
+    assert all(
+        math.isnan(row[name])
+        for name in ("t", "df", "p_value", "p_holm", "hedges_g", "p_welch", "sd")
+    )
     assert (bold(tests)["loss"], bold(tests)["acc"]) == ("coupled_adam", "adamw")
-    equal = compare(study("table2", ["adamw", "coupled_adam"], {"adamw": [2.4], "coupled_adam": [2.4]}))
+    equal = compare(
+        study("table2", ["adamw", "coupled_adam"], {"adamw": [2.4], "coupled_adam": [2.4]})
+    )
     assert set(bold(equal).values()) == {None}
-    missing = compare(study("table2", ["adamw", "coupled_adam"], {"adamw": [2.4], "coupled_adam": [NAN]}))
+    missing = compare(
+        study("table2", ["adamw", "coupled_adam"], {"adamw": [2.4], "coupled_adam": [NAN]})
+    )
     assert set(bold(missing).values()) == {None}
     assert missing["reason"][0] == "coupled_adam: missing"
 
 
 def test_table_7_needs_significance_against_all_others(study: Study) -> None:
     optimizers = ["adamw", "coupled_adam", SGD]
-    samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, 2.1, 2.2], "sgd_f100": [2.5, 2.6, 2.7]}
+    samples = {
+        "adamw": [3.0, 3.1, 3.2],
+        "coupled_adam": [2.0, 2.1, 2.2],
+        "sgd_f100": [2.5, 2.6, 2.7],
+    }
     tests = compare(study("table7", optimizers, samples))
     loss = tests[tests["metric"] == "loss"]
     assert list(loss["reference"]) == ["adamw", "sgd_f100"]
@@ -117,9 +160,15 @@ def test_table_7_needs_significance_against_all_others(study: Study) -> None:
 
 def test_some_seeds_missing_keep_others_from_being_bold_and_no_value_does_not(study: Study) -> None:
     optimizers = ["adamw", "coupled_adam", SGD]
-    samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, 2.1, 2.2], "sgd_f100": [9.0, NAN, 9.0]}
+    samples = {
+        "adamw": [3.0, 3.1, 3.2],
+        "coupled_adam": [2.0, 2.1, 2.2],
+        "sgd_f100": [9.0, NAN, 9.0],
+    }
     tests = compare(study("table7", optimizers, samples))
-    row = tests[(tests["metric"] == "loss") & (tests["reference"] == "sgd_f100")].to_dict("records")[0]
+    row = tests[(tests["metric"] == "loss") & (tests["reference"] == "sgd_f100")].to_dict(
+        "records"
+    )[0]
     assert row["reason"] == "sgd_f100: 1 of 3 values missing"
     assert (row["n_reference"], row["significant"]) == (2, False)
     assert math.isnan(row["mean_reference"])
@@ -133,11 +182,20 @@ def test_some_seeds_missing_keep_others_from_being_bold_and_no_value_does_not(st
 
 
 def test_holm_is_within_a_table(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> None:
-    block = {"models": ["nano"], "tokens": [{"steps": 60}], "optimizers": ["adamw", "coupled_adam"], "seeds": [1, 2]}
-    plan = make_plan(parse_study(tiny_study(grid=[block | {"table": "table1"}, block | {"table": "table7"}])))
+    block = {
+        "models": ["nano"],
+        "tokens": [{"steps": 60}],
+        "optimizers": ["adamw", "coupled_adam"],
+        "seeds": [1, 2],
+    }
+    plan = make_plan(
+        parse_study(tiny_study(grid=[block | {"table": "table1"}, block | {"table": "table7"}]))
+    )
     places = {name: place for place, name in enumerate(PAPER)}
     tests = compare(
-        results_of(plan, lambda cell, m: cell.seed * 0.1 + (cell.optimizer.key == "adamw") * places[m.name])
+        results_of(
+            plan, lambda cell, m: cell.seed * 0.1 + (cell.optimizer.key == "adamw") * places[m.name]
+        )
     )
     for _, table in tests.groupby("table"):
         assert len(table) == len(PAPER)
@@ -160,10 +218,17 @@ NOISY = {"adamw": [3.0, 4.0, 5.0], "coupled_adam": [2.9, 3.88, 4.91]}
 def test_other_tests_stand_beside_the_papers(study: Study) -> None:
     row = compare(study("table1", PAIR, NOISY, margins={"loss": 0.2})).to_dict("records")[0]
     expected = stats.ttest_rel(NOISY["coupled_adam"], NOISY["adamw"], alternative="less")
-    assert (row["optimizer"], row["significant"], row["bold"], row["rule"]) == ("coupled_adam", False, False, "t-test")
+    assert (row["optimizer"], row["significant"], row["bold"], row["rule"]) == (
+        "coupled_adam",
+        False,
+        False,
+        "t-test",
+    )
     assert (row["n_pairs"], row["paired_reason"], row["margin"]) == (3, "", 0.2)
     assert row["p_paired"] == pytest.approx(expected.pvalue, rel=1e-9)
-    assert row["p_paired_holm"] == pytest.approx(2 * 2 * expected.pvalue, rel=1e-9)  # loss and acc are tested
+    assert row["p_paired_holm"] == pytest.approx(
+        2 * 2 * expected.pvalue, rel=1e-9
+    )  # loss and acc are tested
     assert (row["p_permutation"], row["p_permutation_min"]) == (1 / 8, 1 / 8)
     interval = stats.ttest_ind(NOISY["coupled_adam"], NOISY["adamw"]).confidence_interval()
     assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
@@ -183,35 +248,56 @@ def test_the_study_says_which_test_makes_bold(study: Study) -> None:
     assert 0.025 < compare(study("table1", PAIR, near))["p_value"][0] < 0.05
     assert bold(compare(study("table1", PAIR, near)))["loss"] == "coupled_adam"
     tests = compare(study("table1", PAIR, near, bold="holm"))
-    assert (bold(tests)["loss"], tests["significant"][0], tests["rule"][0]) == (None, False, "paired t-test, Holm")
+    assert (bold(tests)["loss"], tests["significant"][0], tests["rule"][0]) == (
+        None,
+        False,
+        "paired t-test, Holm",
+    )
     single = compare(study("table2", PAIR, {"adamw": [2.46], "coupled_adam": [2.44]}, bold="holm"))
     assert (bold(single)["loss"], single["rule"][0]) == ("coupled_adam", "better")
 
 
 @pytest.mark.parametrize("rule", ["paired", "holm"])
 def test_missing_seeds_keep_others_from_being_bold_by_any_rule(study: Study, rule: str) -> None:
-    samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, 2.1, 2.25], "sgd_f100": [9.0, NAN, 9.0]}
+    samples = {
+        "adamw": [3.0, 3.1, 3.2],
+        "coupled_adam": [2.0, 2.1, 2.25],
+        "sgd_f100": [9.0, NAN, 9.0],
+    }
     tests = compare(study("table7", [*PAIR, SGD], samples, bold=rule))
-    row = tests[(tests["metric"] == "loss") & (tests["reference"] == "sgd_f100")].to_dict("records")[0]
+    row = tests[(tests["metric"] == "loss") & (tests["reference"] == "sgd_f100")].to_dict(
+        "records"
+    )[0]
     assert row["paired_reason"] == "1 of 3 pairs of a seed have a missing value"
     assert math.isnan(row["p_paired"])
     assert bold(tests)["loss"] is None
     samples["sgd_f100"] = [NAN] * 3
-    assert bold(compare(study("table7", [*PAIR, SGD], samples, bold=rule)))["loss"] == "coupled_adam"
+    assert (
+        bold(compare(study("table7", [*PAIR, SGD], samples, bold=rule)))["loss"] == "coupled_adam"
+    )
 
 
 def test_corrections_are_over_the_two_sided_tests_of_all_pairs_of_a_table(study: Study) -> None:
-    samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, 2.13, 2.18], "sgd_f100": [2.05, 2.15, 2.3]}
+    samples = {
+        "adamw": [3.0, 3.1, 3.2],
+        "coupled_adam": [2.0, 2.13, 2.18],
+        "sgd_f100": [2.05, 2.15, 2.3],
+    }
     tests = compare(study("table7", [*PAIR, SGD], samples))
     tested = tests[tests["p_value"].notna()]
     pairs = list(combinations(samples, 2))
-    shown = [pairs.index(tuple(key for key in samples if key in both))
-             for both in zip(tested["optimizer"], tested["reference"], strict=True)]  # fmt: skip
+    shown = [
+        pairs.index(tuple(key for key in samples if key in both))
+        for both in zip(tested["optimizer"], tested["reference"], strict=True)
+    ]
     assert len(shown) == 4  # the best loss and the best acc against two others each, of three pairs
     for column, function, method in (
-        ("p_holm", stats.ttest_ind, "holm"), ("p_bh", stats.ttest_ind, "fdr_bh"),
+        ("p_holm", stats.ttest_ind, "holm"),
+        ("p_bh", stats.ttest_ind, "fdr_bh"),
         ("p_paired_holm", stats.ttest_rel, "holm"),
-    ):  # fmt: skip
-        family = 2 * [function(samples[one], samples[other]).pvalue for one, other in pairs]  # of loss and of acc
+    ):
+        family = 2 * [
+            function(samples[one], samples[other]).pvalue for one, other in pairs
+        ]  # of loss and of acc
         corrected = multipletests(family, method=method)[1]
         assert list(tested[column]) == pytest.approx(corrected[shown].tolist(), rel=1e-9)

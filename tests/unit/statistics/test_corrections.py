@@ -28,7 +28,8 @@ def test_both_are_the_bits_of_statsmodels() -> None:
 
 
 def test_benjamini_hochberg_by_hand() -> None:
-    # From the largest: 0.04 * 4/4, min(0.04, 0.03 * 4/3) = 0.04, min(0.04, 0.01 * 4/2) = 0.02, min(0.02, 0.005 * 4).
+    # From the largest: 0.04 * 4/4, min(0.04, 0.03 * 4/3) = 0.04, min(0.04, 0.01 * 4/2) = 0.02,
+    # min(0.02, 0.005 * 4).
     assert benjamini_hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.04, 0.02])
     assert benjamini_hochberg([]) == []
     assert math.isnan(benjamini_hochberg([math.nan])[0])

@@ -15,7 +15,9 @@ N = 400
 
 
 def benchmark(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[3] / "benchmarks" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        name, Path(__file__).parents[3] / "benchmarks" / f"{name}.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -48,11 +50,15 @@ def test_rates_of_independent_runs(simulation: ModuleType) -> None:
 
 def test_rates_of_runs_that_share_their_seeds(simulation: ModuleType) -> None:
     values = simulation.draw(N, 5, 0.9, 0.0, np.random.default_rng(1))
-    assert np.corrcoef(values[:, 0].ravel(), values[:, 1].ravel())[0, 1] == pytest.approx(0.9, abs=0.02)
+    assert np.corrcoef(values[:, 0].ravel(), values[:, 1].ravel())[0, 1] == pytest.approx(
+        0.9, abs=0.02
+    )
     found = simulation.rates(values, 0.0, margin=1.0)
     assert found.significant["paired"] == near(0.05)
     assert found.significant["sign flips"] == near(1 / 32)
-    assert found.significant["t-test"] < 0.01  # cautious: the spread over seeds is not that of the difference
+    assert (
+        found.significant["t-test"] < 0.01
+    )  # cautious: the spread over seeds is not that of the difference
     assert found.covered["paired"] == near(0.95)
 
 
@@ -65,8 +71,11 @@ def test_power_in_closed_form(simulation: ModuleType, difference: float, n_seeds
 
 
 @pytest.mark.parametrize(("n_optimizers", "n_metrics"), [(2, 8), (8, 1)])
-def test_corrections_promise_no_more_than_they_hold(simulation: ModuleType, n_optimizers: int, n_metrics: int) -> None:
-    """Over the comparisons that the data chose, some p was below 5 % in 9.5 % of tables of two, in 17 % of eight."""
+def test_corrections_promise_no_more_than_they_hold(
+    simulation: ModuleType, n_optimizers: int, n_metrics: int
+) -> None:
+    """Over the comparisons that the data chose, some p was below 5 % in 9.5 % of tables of two, in
+    17 % of eight."""
     n = 600
     values = simulation.draw(n * n_metrics, 3, 0.0, 0.0, np.random.default_rng(4), n_optimizers)
     found = simulation.corrected(values.reshape(n, n_metrics, n_optimizers, 3))
@@ -76,7 +85,8 @@ def test_corrections_promise_no_more_than_they_hold(simulation: ModuleType, n_op
 
 
 def deciding_rate(simulation: ModuleType, n: int, n_optimizers: int, spread: float) -> float:
-    """Return the share of tables of equal optimizers in which the p that decides with ``bold: holm`` is below 5 %."""
+    """Return the share of tables of equal optimizers in which the p that decides with ``bold:
+    holm`` is below 5 %."""
     rng = np.random.default_rng(7)
     values = simulation.draw(n * 8, 3, 0.0, 0.0, rng, n_optimizers)
     values[:, 0] *= spread
@@ -86,35 +96,47 @@ def deciding_rate(simulation: ModuleType, n: int, n_optimizers: int, spread: flo
 
 
 @pytest.mark.parametrize("spread", [3, 10])
-def test_what_decides_holds_where_seeds_spread_unequally(simulation: ModuleType, spread: float) -> None:
-    """Student's t after Holm had a false one in 10 % of tables at spreads of 3 : 1, and in 20 % at 10 : 1."""
+def test_what_decides_holds_where_seeds_spread_unequally(
+    simulation: ModuleType, spread: float
+) -> None:
+    """Student's t after Holm had a false one in 10 % of tables at spreads of 3 : 1, and in 20 % at
+    10 : 1."""
     n = 500
     assert deciding_rate(simulation, n, 2, spread) <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / n)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("n_optimizers", "spread"), [(2, 3), (2, 10), (4, 3), (4, 10)])
-def test_what_decides_holds_in_many_tables(simulation: ModuleType, n_optimizers: int, spread: float) -> None:
+def test_what_decides_holds_in_many_tables(
+    simulation: ModuleType, n_optimizers: int, spread: float
+) -> None:
     n = 5000
-    assert deciding_rate(simulation, n, n_optimizers, spread) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / n)
+    assert deciding_rate(simulation, n, n_optimizers, spread) <= 0.05 + 3 * math.sqrt(
+        0.05 * 0.95 / n
+    )
 
 
 def test_two_copies_that_are_each_tuned_are_told_apart_too_often(simulation: ModuleType) -> None:
-    """docs/tuning.md says so: a test over seeds does not know that another trial would have chosen other settings."""
+    """docs/tuning.md says so: a test over seeds does not know that another trial would have chosen
+    other settings."""
     rng = np.random.default_rng(8)
     assert simulation.tuned_apart(0.0, 5, N, rng) == near(0.05)
     assert simulation.tuned_apart(2.0, 5, N, rng) == near(0.13)
 
 
 def test_intervals_of_speedups_hold(simulation: ModuleType) -> None:
-    """A line between points held it in 8 % of studies of two numbers of tokens, whose curve does not show its bend."""
+    """A line between points held it in 8 % of studies of two numbers of tokens, whose curve does
+    not show its bend."""
     for correlation in (0.0, 0.9):
-        held, _, refused = simulation.speedups("a power law", (1, 4, 16), 3, correlation, N, np.random.default_rng(6))
+        held, _, refused = simulation.speedups(
+            "a power law", (1, 4, 16), 3, correlation, N, np.random.default_rng(6)
+        )
         assert (held, refused) == (near(0.95), 0)
 
 
 def test_intervals_of_a_trend_hold_whatever_the_runs_of_a_seed_share() -> None:
-    """A random effect of each seed held the centre in 91 % of studies, and a slope where seeds have theirs in 62 %."""
+    """A random effect of each seed held the centre in 91 % of studies, and a slope where seeds have
+    theirs in 62 %."""
     trends = benchmark("trends")
     rng = np.random.default_rng(5)
     for noise in trends.NOISES:

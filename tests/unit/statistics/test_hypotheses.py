@@ -24,13 +24,22 @@ from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.preregistration import Hypothesis
 
 NAN = math.nan
-LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
+LOSS = {
+    "name": "loss",
+    "table": "table1",
+    "metric": "loss",
+    "better": "coupled_adam",
+    "than": "adamw",
+}
 ACC = LOSS | {"name": "acc", "metric": "acc"}
 
 
 @pytest.fixture
-def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any, tmp_path: Path) -> Callable[..., StudyResults]:
-    """A study of the seeds that have values, and a stated plan; acc has the values of the loss with the other sign."""
+def study(
+    tiny_study: Callable[..., dict[str, Any]], results_of: Any, tmp_path: Path
+) -> Callable[..., StudyResults]:
+    """A study of the seeds that have values, and a stated plan; acc has the values of the loss with
+    the other sign."""
 
     def build(
         values: dict[str, list[float]], *hypotheses: dict[str, Any], n_sizes: int = 1, **plan: Any
@@ -39,15 +48,22 @@ def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any, tmp_path: 
         text = {"hypotheses": list(hypotheses), "seeds": list(range(1, n_seeds + 1))} | plan
         (tmp_path / "plan.yaml").write_text(yaml.safe_dump(text))
         tokens = [{"steps": 60 * (1 + size), "label": f"D{size}"} for size in range(n_sizes)]
-        block = {"table": "table1", "models": ["nano"], "tokens": tokens, "optimizers": list(values),
-                 "seeds": list(range(1, n_seeds + 1))}  # fmt: skip
+        block = {
+            "table": "table1",
+            "models": ["nano"],
+            "tokens": tokens,
+            "optimizers": list(values),
+            "seeds": list(range(1, n_seeds + 1)),
+        }
         settings = tiny_study(grid=[block], stated=str(tmp_path / "plan.yaml"))
         sign = {"loss": 1, "acc": -1}
         return results_of(
             make_plan(parse_study(settings)),
             lambda cell, metric: (
                 sign.get(metric.name, NAN) * values[cell.optimizer.key][cell.seed - 1]
-                + (cell.steps > 60) * (cell.optimizer.key == "coupled_adam") * sign.get(metric.name, NAN)
+                + (cell.steps > 60)
+                * (cell.optimizer.key == "coupled_adam")
+                * sign.get(metric.name, NAN)
             ),
         )
 
@@ -68,7 +84,9 @@ BETTER = {"adamw": [3.00, 3.05, 3.10], "coupled_adam": [2.90, 2.94, 3.01]}
 
 
 @pytest.mark.parametrize("test", ["t-test", "paired"])
-def test_a_hypothesis_is_tested_in_its_direction(study: Callable[..., StudyResults], test: str) -> None:
+def test_a_hypothesis_is_tested_in_its_direction(
+    study: Callable[..., StudyResults], test: str
+) -> None:
     function = stats.ttest_ind if test == "t-test" else stats.ttest_rel
     for one in (LOSS, ACC):
         (row,) = stated_rows(study(BETTER, one | {"test": test})).to_dict("records")
@@ -84,11 +102,15 @@ def test_a_hypothesis_is_tested_in_its_direction(study: Callable[..., StudyResul
 
 
 @pytest.mark.parametrize("one", [LOSS, ACC], ids=["loss", "acc"])
-def test_margins_of_equivalence_and_of_a_difference(study: Callable[..., StudyResults], one: dict[str, Any]) -> None:
+def test_margins_of_equivalence_and_of_a_difference(
+    study: Callable[..., StudyResults], one: dict[str, Any]
+) -> None:
     gain = np.subtract(BETTER["adamw"], BETTER["coupled_adam"])
 
     def p_of(test: str, margin: float, **changes: Any) -> float:
-        (row,) = stated_rows(study(BETTER, one | {"test": test, "margin": margin} | changes)).to_dict("records")
+        (row,) = stated_rows(
+            study(BETTER, one | {"test": test, "margin": margin} | changes)
+        ).to_dict("records")
         assert abs(row["difference"]) == pytest.approx(gain.mean())
         return float(row["p_value"])
 
@@ -143,11 +165,20 @@ def test_holm_and_bonferroni_share_the_level(study: Callable[..., StudyResults])
     assert outcomes(bonferroni)["loss"] == NOT_CONFIRMED
 
 
-def test_a_hypothesis_that_is_not_tested_keeps_holm_open(study: Callable[..., StudyResults]) -> None:
-    one = study({"adamw": [3.0, 3.1], "coupled_adam": [3.1, 3.0]}, LOSS, LOSS | {"name": "r", "metric": "r_bar"})
+def test_a_hypothesis_that_is_not_tested_keeps_holm_open(
+    study: Callable[..., StudyResults],
+) -> None:
+    one = study(
+        {"adamw": [3.0, 3.1], "coupled_adam": [3.1, 3.0]},
+        LOSS,
+        LOSS | {"name": "r", "metric": "r_bar"},
+    )
     assert outcomes(one) == {"loss": OPEN, "r": OPEN}
     rows = stated_rows(one).set_index("hypothesis")
-    assert rows.loc["r"]["reason"] == "coupled_adam: no value of seed 1, 2; adamw: no value of seed 1, 2"
+    assert (
+        rows.loc["r"]["reason"]
+        == "coupled_adam: no value of seed 1, 2; adamw: no value of seed 1, 2"
+    )
 
 
 def test_a_trend_is_that_of_the_stated_seeds(study: Callable[..., StudyResults]) -> None:
@@ -158,7 +189,9 @@ def test_a_trend_is_that_of_the_stated_seeds(study: Callable[..., StudyResults])
     rows = stated_rows(results)
     assert set(rows["outcome"]) == {CONFIRMED}
     assert list(rows["difference"]) == pytest.approx([-1.0] * 2)
-    whole = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
+    whole = next(
+        t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss"
+    )
     assert set(rows["df"]) == {whole.fit.df}
     assert outcomes(study(values, LOSS | {"test": "trend"}, n_sizes=2)) == {"loss": NOT_CONFIRMED}
     lost = stated_rows(study(values, grows, n_sizes=2, seeds=[1, 2, 3, 4, 5]))
@@ -174,5 +207,9 @@ def test_what_is_not_tested_is_open() -> None:
 @pytest.mark.parametrize("test", ["t-test", "paired"])
 def test_values_without_any_spread(study: Callable[..., StudyResults], test: str) -> None:
     one = LOSS | {"test": test}
-    assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [2.0, 2.0]}, one)) == {"loss": CONFIRMED}
-    assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [3.0, 3.0]}, one)) == {"loss": NOT_CONFIRMED}
+    assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [2.0, 2.0]}, one)) == {
+        "loss": CONFIRMED
+    }
+    assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [3.0, 3.0]}, one)) == {
+        "loss": NOT_CONFIRMED
+    }

@@ -29,7 +29,10 @@ OF_RESULTS = ("tests.csv", "paired.csv", "trend.csv", "power.csv")
 
 @pytest.fixture
 def plan(tiny_study: Callable[..., dict]) -> Plan:
-    grid = tiny_study()["grid"][0] | {"tokens": [{"steps": 20}, {"steps": 40}, {"steps": 80}], "seeds": [1, 2, 3]}
+    grid = tiny_study()["grid"][0] | {
+        "tokens": [{"steps": 20}, {"steps": 40}, {"steps": 80}],
+        "seeds": [1, 2, 3],
+    }
     return make_plan(parse_study(tiny_study(grid=[grid])))
 
 
@@ -52,7 +55,11 @@ def test_statistics_and_tables_of_the_largest_numbers(
     for table in build_tables(study):
         for cell in (cell for row in table.rows for cell in row.cells):
             assert len(cell.text) < 30, cell.text
-        for text in (render_latex(table, TEMPLATES), render_html(table, TEMPLATES), markdown(table)):
+        for text in (
+            render_latex(table, TEMPLATES),
+            render_html(table, TEMPLATES),
+            markdown(table),
+        ):
             assert ("e+70" in text or "e+69" in text) == (size == LARGEST)
 
 
@@ -72,7 +79,10 @@ def test_results_that_cannot_be_used(
     pd.testing.assert_frame_equal(read_results(path), results)
     results.loc[5, "value"] = large
     write_csv(results, path)
-    with pytest.raises(ValueError, match=r"results\.csv: 1 values are not numbers of at most 1e\+70 in size, such as"):
+    with pytest.raises(
+        ValueError,
+        match=r"results\.csv: 1 values are not numbers of at most 1e\+70 in size, such as",
+    ):
         read_results(path)
 
 

@@ -1,4 +1,5 @@
-"""The regime of a study: occupancy of rows and sum of rates, against the definitions and the paper's numbers."""
+"""The regime of a study: occupancy of rows and sum of rates, against the definitions and the
+paper's numbers."""
 
 import math
 from pathlib import Path
@@ -25,7 +26,11 @@ def test_a_token_is_forgotten_that_comes_less_than_once_in_adam_s_memory():
 @pytest.mark.parametrize(("steps", "expected"), [(50_000, 16.5), (200_000, 66.0)])
 def test_rates_of_the_paper_sum_to_what_the_report_says(steps, expected):
     plan = make_plan(load_study(ROOT / "workflow/config/paper_small.yaml"))
-    cell = next(cell for cell in plan.cells.values() if (cell.model.name, cell.steps) == ("gpt2-125m", steps))
+    cell = next(
+        cell
+        for cell in plan.cells.values()
+        if (cell.model.name, cell.steps) == ("gpt2-125m", steps)
+    )
     assert sum_of_rates(cell) == pytest.approx(expected, abs=0.01)
     warmup = sum(6e-4 * (step + 1) / 101 for step in range(100))
     decay = 6e-4 * (steps - 100) * (0.1 + 0.9 / 2)  # the mean of a cosine is its middle
@@ -36,7 +41,13 @@ def test_the_section_sets_the_study_beside_the_paper(results_of, tiny_plan, tmp_
     material = Material(results_of(tiny_plan, lambda *_: 1.0), tmp_path / "runs", tmp_path)
     ((ours, paper),) = tables_of(STATISTIC, material)
     assert ours[2:4] == ["-", "-"]  # the text is not prepared here
-    assert paper == ["Table 1 of the paper", "97,700 to 391,000", "0.544 to 2.18", "5.3", "6.87 to 66"]
+    assert paper == [
+        "Table 1 of the paper",
+        "97,700 to 391,000",
+        "0.544 to 2.18",
+        "5.3",
+        "6.87 to 66",
+    ]
     cell = next(iter(tiny_plan.cells.values()))
     folder = data_dir(cell.data_id, tmp_path)
     folder.mkdir(parents=True)

@@ -5,7 +5,12 @@ import pytest
 from scipy import stats
 from statsmodels.stats.weightstats import ttost_ind, ttost_paired
 
-from coupled_adam_bench.statistics.paired import N_DRAWN, bootstrap_interval, paired_test, sign_flip_p
+from coupled_adam_bench.statistics.paired import (
+    N_DRAWN,
+    bootstrap_interval,
+    paired_test,
+    sign_flip_p,
+)
 from coupled_adam_bench.statistics.student import equivalence_p, t_test
 
 FIRST = [3.05, 2.98, 3.11, 3.02, 2.99]
@@ -28,9 +33,11 @@ def test_agrees_with_scipy(n: int, higher_is_better: bool) -> None:
     two_sided = stats.ttest_rel(first, second).confidence_interval(0.95)
     assert (test.low, test.high) == pytest.approx((two_sided.low, two_sided.high), rel=1e-9)
     permuted = stats.permutation_test(
-        (first, second), lambda a, b: np.mean(a) - np.mean(b), permutation_type="samples",
+        (first, second),
+        lambda a, b: np.mean(a) - np.mean(b),
+        permutation_type="samples",
         alternative="greater" if higher_is_better else "less",
-    )  # fmt: skip
+    )
     assert test.p_permutation == pytest.approx(permuted.pvalue, rel=1e-12)
     assert test.p_permutation_min == 2.0**-n <= test.p_permutation
 
@@ -39,7 +46,9 @@ def test_the_pooled_interval_is_that_of_scipy() -> None:
     test = t_test(FIRST, SECOND[:4], higher_is_better=True)
     expected = stats.ttest_ind(FIRST, SECOND[:4]).confidence_interval(0.95)
     assert (test.low, test.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
-    assert t_test([1.0, 1.0], [0.5, 0.5], True).low == 0.5 == t_test([1.0, 1.0], [0.5, 0.5], True).high
+    assert (
+        t_test([1.0, 1.0], [0.5, 0.5], True).low == 0.5 == t_test([1.0, 1.0], [0.5, 0.5], True).high
+    )
 
 
 def test_flips_of_signs_by_hand() -> None:
@@ -48,14 +57,21 @@ def test_flips_of_signs_by_hand() -> None:
     assert sign_flip_p([-1.0, 2.0, 4.0], 1e-12) == 2 / 8
     assert sign_flip_p([-1.0, -2.0, -4.0], 1e-12) == 1
     assert sign_flip_p([1.0, 1.0, -1.0], 1e-12) == 4 / 8  # ties count: 3 and three times 1
-    assert sign_flip_p([0.1, 0.2, -0.3], 1e-12) == 5 / 8  # 0.6, 0.4, 0.2 and two sums of zero but for rounding
+    assert (
+        sign_flip_p([0.1, 0.2, -0.3], 1e-12) == 5 / 8
+    )  # 0.6, 0.4, 0.2 and two sums of zero but for rounding
     assert sign_flip_p([0.0, 0.0], 1e-12) == 1
 
 
 def test_many_seeds_are_flipped_at_random_and_the_same_each_time() -> None:
     values = np.random.default_rng(1).normal(0.4, 1, size=14).tolist()
-    exact = np.mean([sum(s * v for s, v in zip(signs, values, strict=True)) >= sum(values) - 1e-12
-                     for signs in np.ndindex(*[2] * 14) for signs in [[1 - 2 * s for s in signs]]])  # fmt: skip
+    exact = np.mean(
+        [
+            sum(s * v for s, v in zip(signs, values, strict=True)) >= sum(values) - 1e-12
+            for signs in np.ndindex(*[2] * 14)
+            for signs in [[1 - 2 * s for s in signs]]
+        ]
+    )
     found = sign_flip_p(values, 1e-12)
     assert found == sign_flip_p(values, 1e-12)
     assert found == pytest.approx(exact, abs=4 * math.sqrt(exact / N_DRAWN))
@@ -69,7 +85,9 @@ def test_bootstrap_of_three_seeds_is_their_range() -> None:
 @pytest.mark.parametrize("n", [5, 7, 9])
 def test_bootstrap_agrees_with_scipy(n: int) -> None:
     values = np.random.default_rng(n).normal(size=n)
-    drawn = stats.bootstrap((values,), np.mean, n_resamples=40_000, method="percentile", rng=1).confidence_interval
+    drawn = stats.bootstrap(
+        (values,), np.mean, n_resamples=40_000, method="percentile", rng=1
+    ).confidence_interval
     found = bootstrap_interval(values.tolist())
     assert found == pytest.approx((drawn.low, drawn.high), abs=0.04)
     assert found == bootstrap_interval(values.tolist())
@@ -86,12 +104,18 @@ def test_only_shared_seeds_make_pairs() -> None:
     ("first", "second", "reason"),
     [
         ({1: 1.0, 2: math.nan}, {1: 1.0, 2: 2.0}, "1 of 2 pairs of a seed have a missing value"),
-        ({1: 1.0, 2: math.nan}, {1: math.inf, 2: math.nan}, "2 of 2 pairs of a seed have a missing value"),
+        (
+            {1: 1.0, 2: math.nan},
+            {1: math.inf, 2: math.nan},
+            "2 of 2 pairs of a seed have a missing value",
+        ),
         ({1: 1.0}, {1: 2.0}, "1 seed(s) in common, pairs need 2"),
         ({1: 1.0, 2: 1.0}, {3: 2.0, 4: 2.0}, "0 seed(s) in common, pairs need 2"),
     ],
 )
-def test_no_test_without_pairs(first: dict[int, float], second: dict[int, float], reason: str) -> None:
+def test_no_test_without_pairs(
+    first: dict[int, float], second: dict[int, float], reason: str
+) -> None:
     test = paired_test(first, second, True)
     assert test.reason == reason
     assert math.isnan(test.p_value)
@@ -111,14 +135,20 @@ def test_without_variance() -> None:
 def test_equivalence_agrees_with_statsmodels(margin: float) -> None:
     pooled = t_test(FIRST, SECOND[:4], True)
     expected, *_ = ttost_ind(np.array(FIRST), np.array(SECOND[:4]), -margin, margin)
-    assert equivalence_p(pooled.difference, pooled.standard_error, pooled.df, margin) == pytest.approx(expected)
+    assert equivalence_p(
+        pooled.difference, pooled.standard_error, pooled.df, margin
+    ) == pytest.approx(expected)
     pairs = paired_test(by_seed(FIRST), by_seed(SECOND), True)
     expected, *_ = ttost_paired(np.array(FIRST), np.array(SECOND), -margin, margin)
-    assert equivalence_p(pairs.difference, pairs.standard_error, pairs.n - 1, margin) == pytest.approx(expected)
+    assert equivalence_p(
+        pairs.difference, pairs.standard_error, pairs.n - 1, margin
+    ) == pytest.approx(expected)
 
 
 def test_equivalence_without_variance_or_margin() -> None:
     assert equivalence_p(0.1, 0.0, 4, margin=0.2) == 0
     assert equivalence_p(0.3, 0.0, 4, margin=0.2) == 1
-    assert equivalence_p(0.2, 0.0, 4, margin=0.2) == 1  # as far apart as the margin is not within it
+    assert (
+        equivalence_p(0.2, 0.0, 4, margin=0.2) == 1
+    )  # as far apart as the margin is not within it
     assert math.isnan(equivalence_p(0.1, 0.1, 4, math.nan))

@@ -11,7 +11,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from coupled_adam_bench.records.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
+from coupled_adam_bench.records.kept import (
+    DOCUMENTS,
+    WINDOWS,
+    Document,
+    WindowLosses,
+    pack_documents,
+    pack_windows,
+)
 from coupled_adam_bench.records.stored import beside
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.paired_text import STATISTIC, compare_text
@@ -27,11 +34,14 @@ HOSTILE = 'a_%<b>", "metrics": {\u00fc'
 
 
 def drawn(cell: Cell) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the losses of the windows of a cell, and its accuracies by task: two of right or wrong, one between."""
+    """Return the losses of the windows of a cell, and its accuracies by task: two of right or
+    wrong, one between."""
     rng = np.random.default_rng([cell.seed, len(cell.optimizer.key)])
     better = 0.2 * (cell.optimizer.key == "coupled_adam")
     losses = 3 - better + 0.1 * rng.normal(size=N_WINDOWS)
-    right = {task: (rng.random(N_DOCUMENTS) < 0.4 + better).astype(float) for task in ("race", HOSTILE)}
+    right = {
+        task: (rng.random(N_DOCUMENTS) < 0.4 + better).astype(float) for task in ("race", HOSTILE)
+    }
     return losses, right | {"mc2": rng.random(N_DOCUMENTS)}
 
 
@@ -49,7 +59,14 @@ def write_cell(files: Any, cell: Cell, starts: np.ndarray | None = None) -> list
     starts = np.arange(N_WINDOWS) * 16 if starts is None else starts
     windows = WindowLosses(starts, HELD_OUT, np.full(N_WINDOWS, 16), losses)
     lines = [
-        Document(task, index, f"{index:016x}", HOSTILE, {"acc_norm": 0.5, "acc": float(value)}, [-1.0, -2.5])
+        Document(
+            task,
+            index,
+            f"{index:016x}",
+            HOSTILE,
+            {"acc_norm": 0.5, "acc": float(value)},
+            [-1.0, -2.5],
+        )
         for task, values in right.items()
         for index, value in enumerate(values)
     ] + [Document("lambada", 0, "ab", "text", {"perplexity": 3.0}, [])]
@@ -63,11 +80,15 @@ def write_cell(files: Any, cell: Cell, starts: np.ndarray | None = None) -> list
 def measured(tiny_plan: Plan, stored: Any, tmp_path: Path) -> Callable[..., pd.DataFrame]:
     """Write all cells but some, and return the comparisons."""
 
-    def measure(plan: Plan = tiny_plan, without: int | None = None, own_windows: bool = False) -> pd.DataFrame:
+    def measure(
+        plan: Plan = tiny_plan, without: int | None = None, own_windows: bool = False
+    ) -> pd.DataFrame:
         files = stored(plan, tmp_path)
         for index, cell in enumerate(plan.cells.values()):
             if index != without:
-                write_cell(files, cell, np.arange(N_WINDOWS) + 1000 * cell.seed if own_windows else None)
+                write_cell(
+                    files, cell, np.arange(N_WINDOWS) + 1000 * cell.seed if own_windows else None
+                )
         return typed_frame(compare_text(plan, tmp_path), STATISTIC.columns)
 
     return measure
@@ -86,7 +107,9 @@ def sides(plan: Plan, seed: int) -> tuple[Cell, Cell]:
 def test_every_seed_by_independent_formulas(tiny_plan: Plan, measured: Any) -> None:
     frame = measured()
     assert list(frame.columns) == list(STATISTIC.columns)
-    assert len(frame) == 4 * (1 + 4)  # three seeds and all of them: the windows, three tasks and their average
+    assert len(frame) == 4 * (
+        1 + 4
+    )  # three seeds and all of them: the windows, three tasks and their average
     assert set(frame["reference"]) == {"adamw"}
     assert set(frame["reason"]) == {""}
     for seed in (1, 2, 3):
@@ -96,26 +119,40 @@ def test_every_seed_by_independent_formulas(tiny_plan: Plan, measured: Any) -> N
         assert (loss["mean"], loss["mean_reference"]) == pytest.approx((ours.mean(), theirs.mean()))
         assert loss["difference"] == pytest.approx((ours - theirs).mean())
         of_documents = [(ours - theirs)[document == HELD_OUT].mean() for document in range(15)]
-        assert (loss["n_better"], loss["n_worse"]) == (sum(np.array(of_documents) < 0), sum(np.array(of_documents) > 0))
+        assert (loss["n_better"], loss["n_worse"]) == (
+            sum(np.array(of_documents) < 0),
+            sum(np.array(of_documents) > 0),
+        )
         lengths = np.bincount(HELD_OUT)
         left_out = [np.mean((ours - theirs)[document != HELD_OUT]) for document in range(15)]
         jackknife = math.sqrt(14 / 15 * sum((np.array(left_out) - loss["difference"]) ** 2))
         df = of_held_out(np.array(of_documents), lengths).df
-        assert loss["high"] - loss["difference"] == pytest.approx(stats.t.isf(0.025, df) * jackknife)
-        assert loss["p_value"] == pytest.approx(2 * stats.t.sf(abs(loss["difference"]) / jackknife, df))
+        assert loss["high"] - loss["difference"] == pytest.approx(
+            stats.t.isf(0.025, df) * jackknife
+        )
+        assert loss["p_value"] == pytest.approx(
+            2 * stats.t.sf(abs(loss["difference"]) / jackknife, df)
+        )
         for task in ("race", HOSTILE):
             a, b = our_right[task], their_right[task]
             found = row(frame, str(seed), task)
             discordant = int((a > b).sum()), int((a < b).sum())
             assert (found["n_better"], found["n_worse"]) == discordant
-            assert found["p_value"] == pytest.approx(stats.binomtest(discordant[0], sum(discordant)).pvalue)
+            assert found["p_value"] == pytest.approx(
+                stats.binomtest(discordant[0], sum(discordant)).pvalue
+            )
             assert (found["test"], found["n"]) == ("McNemar", N_DOCUMENTS)
         between = row(frame, str(seed), "mc2")
         expected = stats.ttest_rel(our_right["mc2"], their_right["mc2"])
-        assert (between["test"], between["p_value"]) == ("paired t-test", pytest.approx(expected.pvalue))
+        assert (between["test"], between["p_value"]) == (
+            "paired t-test",
+            pytest.approx(expected.pvalue),
+        )
         average = row(frame, str(seed), "average")
         differences = [our_right[task] - their_right[task] for task in our_right]
-        assert average["difference"] == pytest.approx(np.mean([each.mean() for each in differences]))
+        assert average["difference"] == pytest.approx(
+            np.mean([each.mean() for each in differences])
+        )
         error = np.sqrt(sum(each.var(ddof=1) / N_DOCUMENTS for each in differences)) / 3
         assert average["high"] - average["difference"] == pytest.approx(1.98 * error, rel=0.01)
 
@@ -135,14 +172,18 @@ def test_over_seeds_each_document_and_window_counts_once(tiny_plan: Plan, measur
     assert (found["low"], found["high"]) == pytest.approx(expected.interval)
 
 
-def test_windows_of_their_own_for_each_seed_are_of_the_same_documents(tiny_plan: Plan, measured: Any) -> None:
+def test_windows_of_their_own_for_each_seed_are_of_the_same_documents(
+    tiny_plan: Plan, measured: Any
+) -> None:
     frame = measured(own_windows=True)
     found = row(frame, "all", "test")
     singles = [row(frame, str(seed), "test") for seed in (1, 2, 3)]
     assert found["n"] == 15
     for name in ("mean", "mean_reference", "difference"):
         assert found[name] == pytest.approx(np.mean([single[name] for single in singles]))
-    pd.testing.assert_frame_equal(frame, measured())  # these documents have the same losses as all windows
+    pd.testing.assert_frame_equal(
+        frame, measured()
+    )  # these documents have the same losses as all windows
 
 
 def test_what_is_missing_is_a_gap_with_its_reason(tiny_plan: Plan, measured: Any) -> None:
@@ -179,14 +220,22 @@ def test_other_documents_and_damaged_files_are_gaps(
     measured()
     files = stored(tiny_plan, tmp_path)
     first, second, *_ = tiny_plan.cells.values()
-    keep(files, first, "downstream", DOCUMENTS, pack_documents([Document("race", 9, "ff", 0, {"acc": 1.0}, [])]))
+    keep(
+        files,
+        first,
+        "downstream",
+        DOCUMENTS,
+        pack_documents([Document("race", 9, "ff", 0, {"acc": 1.0}, [])]),
+    )
     write_cell(files, second)[0].write_bytes(b"damaged")
     frame = typed_frame(compare_text(tiny_plan, tmp_path), STATISTIC.columns)
     assert "documents of" in row(frame, "1", "average")["reason"]
     assert "but its evaluation says" in row(frame, "2", "test")["reason"]
 
 
-def test_one_seed_has_no_line_over_seeds_and_a_gap_needs_no_other(tiny_study: Any, measured: Any) -> None:
+def test_one_seed_has_no_line_over_seeds_and_a_gap_needs_no_other(
+    tiny_study: Any, measured: Any
+) -> None:
     settings = tiny_study()
     settings["grid"][0] |= {"table": "table2", "seeds": [7]}
     frame = measured(make_plan(parse_study(settings)))

@@ -43,7 +43,9 @@ def test_seeds_are_the_fewest_that_suffice(design: str, effect: float) -> None:
     assert seeds == 2 or power_of(effect, seeds - 1, design) < 0.8
     if effect < 2:
         model, count = of_statsmodels(design)
-        exact = model.solve_power(effect, **{count: None}, alpha=0.05, power=0.8, alternative="larger")
+        exact = model.solve_power(
+            effect, **{count: None}, alpha=0.05, power=0.8, alternative="larger"
+        )
         assert seeds == math.ceil(exact)
 
 
@@ -56,7 +58,9 @@ def test_no_number_of_seeds_is_said_to_be_none() -> None:
 def test_the_detectable_effect_has_the_power(design: str, n: int) -> None:
     effect = detectable_effect(n, design)
     model, count = of_statsmodels(design)
-    assert model.power(effect, **{count: n}, alpha=0.05, alternative="larger") == pytest.approx(0.8, abs=1e-8)
+    assert model.power(effect, **{count: n}, alpha=0.05, alternative="larger") == pytest.approx(
+        0.8, abs=1e-8
+    )
     assert math.isnan(detectable_effect(1, design))
 
 
@@ -64,7 +68,12 @@ def test_the_detectable_effect_has_the_power(design: str, n: int) -> None:
 def rows(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Callable[..., Any]:
     def build(samples: dict[str, list[float]]) -> tuple[StudyResults, Any]:
         seeds = list(range(1, 1 + len(next(iter(samples.values())))))
-        block = {"table": "mine", "models": ["nano"], "tokens": [{"steps": 60}], "optimizers": list(samples)}
+        block = {
+            "table": "mine",
+            "models": ["nano"],
+            "tokens": [{"steps": 60}],
+            "optimizers": list(samples),
+        }
         tables = {"mine": {"title": "Mine", "comparison": "single_runs", "columns": ["loss"]}}
         plan = make_plan(parse_study(tiny_study(tables=tables, grid=[block | {"seeds": seeds}])))
         study = results_of(plan, lambda cell, metric: samples[cell.optimizer.key][cell.seed - 1])

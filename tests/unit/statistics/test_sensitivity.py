@@ -23,7 +23,8 @@ PUBLISHED = {
 
 
 def test_by_hand():
-    # Means 4, 3 and, with 10 for what diverged and for what is worse than guessing, 10: mean 17/3, least 3.
+    # Means 4, 3 and, with 10 for what diverged and for what is worse than guessing, 10: mean 17/3,
+    # least 3.
     losses = {1e-3: [3.9, 4.1], 1e-2: [3.0, 3.0], 1e-1: [math.nan, 12.0]}
     assert learning_rate_sensitivity(losses, 10.0) == pytest.approx(17 / 3 - 3)
 
@@ -56,5 +57,9 @@ def test_all_published_sensitivities_follow_from_the_published_losses():
         for method, published in zip(methods, values, strict=True):
             of_rates = losses[size, *method]
             best = min(loss for (loss,) in of_rates.values())
-            assert sum(loss - best for (loss,) in of_rates.values()) / 6 == pytest.approx(published, abs=5.1e-4)
-            assert 7 / 6 * learning_rate_sensitivity(of_rates, math.log(50304)) == pytest.approx(published, abs=5.1e-4)
+            assert sum(loss - best for (loss,) in of_rates.values()) / 6 == pytest.approx(
+                published, abs=5.1e-4
+            )
+            assert 7 / 6 * learning_rate_sensitivity(of_rates, math.log(50304)) == pytest.approx(
+                published, abs=5.1e-4
+            )

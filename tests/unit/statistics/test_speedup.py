@@ -11,7 +11,14 @@ from sections import tables_of, texts_of
 
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.speedup import BEYOND, FLIPS, STATISTIC, Curve, needed_tokens, reference_of
+from coupled_adam_bench.statistics.speedup import (
+    BEYOND,
+    FLIPS,
+    STATISTIC,
+    Curve,
+    needed_tokens,
+    reference_of,
+)
 from coupled_adam_bench.statistics.student import holm
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -38,7 +45,9 @@ def test_a_power_law_is_inverted_exactly(grid: tuple[int, ...], true: float) -> 
     curve = {tokens: by_seed([law(tokens)] * 3) for tokens in grid}
     found = needed_tokens(by_seed([law(true)] * 3), curve)
     assert found.tokens == pytest.approx(true, rel=1e-4)
-    ends = [end for end in (found.low, found.high) if math.isfinite(end)]  # without noise the interval is a point
+    ends = [
+        end for end in (found.low, found.high) if math.isfinite(end)
+    ]  # without noise the interval is a point
     assert ends == pytest.approx([true] * len(ends), rel=1e-4)
 
 
@@ -58,8 +67,11 @@ def test_two_numbers_of_tokens_are_joined_by_a_line_in_log_tokens_without_an_int
 
 
 @pytest.mark.parametrize("shift", np.linspace(-0.03, 0.03, 13))
-def test_the_interval_holds_the_tokens_that_a_paired_t_test_does_not_tell_apart(shift: float) -> None:
-    """The test compares the runs themselves where the reference was trained, and its curve at other tokens."""
+def test_the_interval_holds_the_tokens_that_a_paired_t_test_does_not_tell_apart(
+    shift: float,
+) -> None:
+    """The test compares the runs themselves where the reference was trained, and its curve at other
+    tokens."""
     curve, own = reference(*GRID), by_seed(law(200) + shift + NOISE[0])
     found = needed_tokens(own, curve)
     p_value = stats.ttest_rel(list(own.values()), list(curve[200].values())).pvalue
@@ -67,13 +79,21 @@ def test_the_interval_holds_the_tokens_that_a_paired_t_test_does_not_tell_apart(
     for end, beside in ((found.low, (100, 200)), (found.high, (200, 400))):
         if math.isfinite(end) and beside[0] < end < beside[1]:
             means = {tokens: np.mean(list(curve[tokens].values())) for tokens in GRID}
-            c = math.log((means[100] - means[200]) / (means[200] - means[400]), 2)  # of three points, in closed form
+            c = math.log(
+                (means[100] - means[200]) / (means[200] - means[400]), 2
+            )  # of three points, in closed form
             b = (means[100] - means[200]) / (100**-c - 200**-c)
             level = means[200] + b * (end**-c - 200**-c)
             weight = (means[beside[0]] - level) / (means[beside[0]] - means[beside[1]])
-            others = [(1 - weight) * (curve[beside[0]][s] - means[beside[0]])
-                      + weight * (curve[beside[1]][s] - means[beside[1]]) + level for s in own]  # fmt: skip
-            assert stats.ttest_rel(list(own.values()), others).pvalue == pytest.approx(0.05, rel=1e-2)
+            others = [
+                (1 - weight) * (curve[beside[0]][s] - means[beside[0]])
+                + weight * (curve[beside[1]][s] - means[beside[1]])
+                + level
+                for s in own
+            ]
+            assert stats.ttest_rel(list(own.values()), others).pvalue == pytest.approx(
+                0.05, rel=1e-2
+            )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +103,11 @@ def test_the_interval_holds_the_tokens_that_a_paired_t_test_does_not_tell_apart(
         ([4.0] * 3, {}, "the reference needs less than its fewest tokens, 100"),
         ([3.2, math.nan, 3.2], {}, "a loss is missing"),
         ([3.2] * 3, {200: by_seed([math.nan] * 3)}, "a loss is missing"),
-        ([3.2] * 3, {400: by_seed([3.4] * 3)}, "the loss of the reference does not fall with each number of tokens"),
+        (
+            [3.2] * 3,
+            {400: by_seed([3.4] * 3)},
+            "the loss of the reference does not fall with each number of tokens",
+        ),
         ([3.2] * 4, {}, "the reference has these seeds at 0 numbers of tokens, it needs 2"),
     ],
 )
@@ -97,38 +121,67 @@ def test_an_interval_that_reaches_beyond_the_curve_has_no_end_there() -> None:
     found = needed_tokens(by_seed(law(390) + NOISE[0]), reference(*GRID))
     assert found.low < found.tokens < 400
     assert (math.isnan(found.high), found.reason) == (True, BEYOND)
-    assert needed_tokens({1: law(200)}, reference(*GRID, noise=0)).reason == "1 seed, an interval needs 2"
+    assert (
+        needed_tokens({1: law(200)}, reference(*GRID, noise=0)).reason
+        == "1 seed, an interval needs 2"
+    )
 
 
 @pytest.fixture
 def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> StudyResults:
-    """Adam as the reference, Coupled Adam that falls behind, and SGD that diverges in one seed at one place."""
+    """Adam as the reference, Coupled Adam that falls behind, and SGD that diverges in one seed at
+    one place."""
 
     def loss(cell: Any, metric: Any) -> float:
         if metric.name != "loss" or (cell.optimizer.name, cell.steps, cell.seed) == ("sgd", 100, 2):
             return math.nan
-        gain = {100: 0.1, 200: 0.002, 400: -0.1, 800: 0.0}[cell.steps] if cell.optimizer.name == "coupled_adam" else 0
+        gain = (
+            {100: 0.1, 200: 0.002, 400: -0.1, 800: 0.0}[cell.steps]
+            if cell.optimizer.name == "coupled_adam"
+            else 0
+        )
         own = np.random.default_rng(len(cell.optimizer.key)).normal()
         worse = 0.3 * (cell.optimizer.name == "sgd")
-        return law(cell.steps) + worse - gain + float(NOISE[cell.steps][cell.seed - 1]) + 0.001 * own * cell.seed
+        return (
+            law(cell.steps)
+            + worse
+            - gain
+            + float(NOISE[cell.steps][cell.seed - 1])
+            + 0.001 * own * cell.seed
+        )
 
     block = {"models": ["nano"], "seeds": [1, 2, 3]}
     optimizers = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}]
     grid = [
-        block | {"table": "table7", "tokens": [{"steps": steps} for steps in GRID], "optimizers": optimizers},
-        block | {"tokens": [{"steps": 800}], "optimizers": ["adamw"]},  # of no table: it extends the curve
+        block
+        | {
+            "table": "table7",
+            "tokens": [{"steps": steps} for steps in GRID],
+            "optimizers": optimizers,
+        },
+        block
+        | {
+            "tokens": [{"steps": 800}],
+            "optimizers": ["adamw"],
+        },  # of no table: it extends the curve
     ]
     return results_of(make_plan(parse_study(tiny_study(grid=grid))), loss)
 
 
-def test_rows_have_ranks_and_ratios_on_the_curve_of_all_cells_of_the_reference(study: StudyResults) -> None:
+def test_rows_have_ranks_and_ratios_on_the_curve_of_all_cells_of_the_reference(
+    study: StudyResults,
+) -> None:
     found = Material(study).frame(STATISTIC).set_index(["n_tokens", "optimizer"])
     batch = 64
     for steps in GRID:
         rows = found.loc[steps * batch]
         known = rows["loss"].dropna()
-        assert rows["rank"].dropna().to_dict() == dict(zip(known.index, stats.rankdata(known), strict=True))
-        assert rows.loc["adamw"]["reason"] == "the reference" and set(rows["reference"]) == {"adamw"}
+        assert rows["rank"].dropna().to_dict() == dict(
+            zip(known.index, stats.rankdata(known), strict=True)
+        )
+        assert rows.loc["adamw"]["reason"] == "the reference" and set(rows["reference"]) == {
+            "adamw"
+        }
     first, last = found.loc[100 * batch, "coupled_adam"], found.loc[400 * batch, "coupled_adam"]
     # A loss of 0.1 less than 4 x 100^-0.3 is reached at 138; 0.1 more than 4 x 400^-0.3 at 272.
     for row, steps, gain in ((first, 100, 0.1), (last, 400, -0.1)):
@@ -141,13 +194,24 @@ def test_rows_have_ranks_and_ratios_on_the_curve_of_all_cells_of_the_reference(s
     assert math.isfinite(found.loc[400 * batch, "sgd_f100"]["speedup"])
 
 
-def test_a_change_of_order_counts_where_both_differences_are_significant(study: StudyResults) -> None:
+def test_a_change_of_order_counts_where_both_differences_are_significant(
+    study: StudyResults,
+) -> None:
     found = Material(study).frame(FLIPS).set_index(["n_tokens", "n_tokens_later"])
     assert set(found["optimizer"]) == {"coupled_adam"} and set(found["reference"]) == {"adamw"}
-    group = {each.n_tokens: study.by_seed(each, study.layout.metrics["loss"]) for each in study.groups["table7"]}
-    pairs = [(tokens, a, b) for tokens in group for a, b in (("coupled_adam", "adamw"), ("adamw", "sgd_f100"),
-             ("coupled_adam", "sgd_f100"))]  # fmt: skip
-    p = [stats.ttest_rel(*(list(group[t][key].values()) for key in (a, b))).pvalue for t, a, b in pairs]
+    group = {
+        each.n_tokens: study.by_seed(each, study.layout.metrics["loss"])
+        for each in study.groups["table7"]
+    }
+    pairs = [
+        (tokens, a, b)
+        for tokens in group
+        for a, b in (("coupled_adam", "adamw"), ("adamw", "sgd_f100"), ("coupled_adam", "sgd_f100"))
+    ]
+    p = [
+        stats.ttest_rel(*(list(group[t][key].values()) for key in (a, b))).pvalue
+        for t, a, b in pairs
+    ]
     corrected = dict(zip(pairs, holm(p), strict=True))
     for (tokens, later), row in found.iterrows():
         assert row["difference"] < 0 < row["difference_later"]
@@ -176,11 +240,19 @@ def curve(key: str, loss: float, is_tuned: bool = False) -> Curve:
 
 def test_the_reference_is_the_strongest_adam_of_the_same_tokens() -> None:
     weak, strong, other = curve("adamw", 3.2), curve("adamw_f3", 3.1), curve("adamw_amsgrad", 2.0)
-    longer = Curve("adamw_f9", "f9", False, {tokens: by_seed([2.0] * 2) for tokens in (400, 800, 1600)})
+    longer = Curve(
+        "adamw_f9", "f9", False, {tokens: by_seed([2.0] * 2) for tokens in (400, 800, 1600)}
+    )
     assert reference_of([weak, strong, other, longer], 200, is_tuned=False) == (strong, "")
     assert reference_of([weak, other], 200, is_tuned=False) == (weak, "")
-    assert reference_of([other], 200, is_tuned=False) == (None, "no Adam was trained with these tokens")
-    assert reference_of([weak], 300, is_tuned=False) == (None, "no Adam was trained with these tokens")
+    assert reference_of([other], 200, is_tuned=False) == (
+        None,
+        "no Adam was trained with these tokens",
+    )
+    assert reference_of([weak], 300, is_tuned=False) == (
+        None,
+        "no Adam was trained with these tokens",
+    )
     lost = Curve("adamw", "x", False, {200: by_seed([1.0, math.nan])})
     assert reference_of([lost, weak], 200, is_tuned=False) == (weak, "")
 
@@ -197,13 +269,18 @@ def test_what_is_tuned_stands_beside_what_is_tuned() -> None:
 def test_an_adam_of_another_table_is_the_reference_if_it_is_stronger(
     tiny_study: Callable[..., dict[str, Any]], results_of: Any
 ) -> None:
-    """The first optimizer of the table is a weaker Adam, which two optimizers of it are better than."""
+    """The first optimizer of the table is a weaker Adam, which two optimizers of it are better
+    than."""
     gains = {"adamw": 0.0, "coupled_adam": 0.02, "adamw_f3": 0.1}
     block = {"models": ["nano"], "seeds": [1, 2, 3], "tokens": [{"steps": steps} for steps in GRID]}
     strong = {"name": "adamw", "lr_factor": 3}
-    grid = [block | {"table": "table1", "optimizers": ["adamw", "coupled_adam"]}, block | {"optimizers": [strong]}]
+    grid = [
+        block | {"table": "table1", "optimizers": ["adamw", "coupled_adam"]},
+        block | {"optimizers": [strong]},
+    ]
     study = results_of(
-        make_plan(parse_study(tiny_study(grid=grid))), lambda cell, _: law(cell.steps) - gains[cell.optimizer.key]
+        make_plan(parse_study(tiny_study(grid=grid))),
+        lambda cell, _: law(cell.steps) - gains[cell.optimizer.key],
     )
     found = Material(study).frame(STATISTIC)
     assert set(found["reference"]) == {"adamw_f3"}

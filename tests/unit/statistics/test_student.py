@@ -19,7 +19,8 @@ def test_agrees_with_scipy(first: list[float], second: list[float], higher_is_be
     student = stats.ttest_ind(first, second, alternative=alternative)
     welch = stats.ttest_ind(first, second, equal_var=False, alternative=alternative)
     test = t_test(first, second, higher_is_better)
-    # Means that nearly cancel leave scipy's float64 with few digits; ours are exact up to the last rounding.
+    # Means that nearly cancel leave scipy's float64 with few digits; ours are exact up to the last
+    # rounding.
     noise = 1e-9 + 1e-12 * 1e3 / max(np.std(first), np.std(second))
     assert test.t == pytest.approx(student.statistic, rel=1e-9, abs=noise)
     assert test.df == student.df == len(first) + len(second) - 2
@@ -32,14 +33,17 @@ def test_agrees_with_scipy(first: list[float], second: list[float], higher_is_be
 
 
 def test_by_hand() -> None:
-    # Means 3 and 1, variances 1 and 1, so pooled variance 1, standard error sqrt(2/3), t = 2 / sqrt(2/3) = sqrt(6).
+    # Means 3 and 1, variances 1 and 1, so pooled variance 1, standard error sqrt(2/3), t = 2 /
+    # sqrt(2/3) = sqrt(6).
     test = t_test([2, 3, 4], [0, 1, 2], higher_is_better=True)
     assert test.difference == 2
     assert test.df == 4
     assert test.t == pytest.approx(math.sqrt(6), rel=1e-15)
     # P(T > t) for 4 degrees of freedom: 1/2 - sin(a) (1 + cos(a)^2 / 2) / 2 with tan(a) = t / 2.
     angle = math.atan(math.sqrt(6) / 2)
-    assert test.p_value == pytest.approx(0.5 - math.sin(angle) * (1 + math.cos(angle) ** 2 / 2) / 2, rel=1e-12)
+    assert test.p_value == pytest.approx(
+        0.5 - math.sin(angle) * (1 + math.cos(angle) ** 2 / 2) / 2, rel=1e-12
+    )
     # Hedges: d = 2 times Gamma(2) / (sqrt(2) Gamma(1.5)), which is 0.798 for df = 4.
     assert test.hedges_g == pytest.approx(2 / (math.sqrt(2) * math.gamma(1.5)), rel=1e-12)
     assert test.p_value < ALPHA
@@ -51,14 +55,21 @@ def test_direction_follows_the_metric() -> None:
     assert t_test(high, low, True).p_value == t_test(low, high, False).p_value < ALPHA
     better, worse = t_test(high, low, True), t_test(low, high, True)
     assert better.p_value + worse.p_value == pytest.approx(1, rel=1e-12)
-    assert (better.t, better.difference, better.hedges_g) == (-worse.t, -worse.difference, -worse.hedges_g)
+    assert (better.t, better.difference, better.hedges_g) == (
+        -worse.t,
+        -worse.difference,
+        -worse.hedges_g,
+    )
 
 
 def test_critical_value_of_the_paper() -> None:
-    # S = 3: df = 4, and the paper's table says 2.132. With variances 1 the statistic is difference / sqrt(2/3).
+    # S = 3: df = 4, and the paper's table says 2.132. With variances 1 the statistic is difference
+    # / sqrt(2/3).
     def shifted(t: float) -> bool:
         shift = t * math.sqrt(2 / 3)
-        return t_test([shift - 1, shift, shift + 1], [-1, 0, 1], higher_is_better=True).p_value < ALPHA
+        return (
+            t_test([shift - 1, shift, shift + 1], [-1, 0, 1], higher_is_better=True).p_value < ALPHA
+        )
 
     assert ALPHA == 0.05
     assert special.stdtrit(4, 0.95) == pytest.approx(2.132, abs=5e-4)
@@ -76,8 +87,11 @@ def test_constant_samples() -> None:
     assert better.hedges_g == math.inf
     worse = t_test([0.3, 0.3, 0.3], [0.1, 0.1, 0.1], higher_is_better=False)
     assert (worse.t, worse.p_value) == (math.inf, 1)
-    one = t_test([0.3, 0.3, 0.3], [0.1, 0.1, 0.4], higher_is_better=True)  # one constant sample is no special case
-    # Means 0.3 and 0.2, variances 0 and 0.03: pooled 0.015, standard error sqrt(0.015 * 2 / 3) = 0.1, t = 1.
+    one = t_test(
+        [0.3, 0.3, 0.3], [0.1, 0.1, 0.4], higher_is_better=True
+    )  # one constant sample is no special case
+    # Means 0.3 and 0.2, variances 0 and 0.03: pooled 0.015, standard error sqrt(0.015 * 2 / 3) =
+    # 0.1, t = 1.
     assert one.p_value == pytest.approx(stats.t.sf(1, 4), rel=1e-9)
 
 
@@ -87,12 +101,18 @@ def test_constant_samples() -> None:
         ([1.0], [1.0, 2.0], "a: 1 value(s), the test needs 2"),
         ([1.0, 2.0], [], "b: 0 value(s), the test needs 2"),
         ([1.0, math.nan, 3.0], [1.0, 2.0, 3.0], "a: 1 of 3 values missing"),
-        ([math.nan] * 3, [1.0, math.inf, 3.0], "a: 3 of 3 values missing; b: 1 of 3 values missing"),
+        (
+            [math.nan] * 3,
+            [1.0, math.inf, 3.0],
+            "a: 3 of 3 values missing; b: 1 of 3 values missing",
+        ),
     ],
 )
 def test_no_test_without_all_values(first: list[float], second: list[float], reason: str) -> None:
     test = t_test(first, second, True, names=("a", "b"))
-    assert all(math.isnan(value) for value in (test.t, test.df, test.p_value, test.hedges_g, test.p_welch))
+    assert all(
+        math.isnan(value) for value in (test.t, test.df, test.p_value, test.hedges_g, test.p_welch)
+    )
     assert test.reason == reason
 
 

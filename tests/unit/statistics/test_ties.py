@@ -1,4 +1,5 @@
-"""A difference below the rounding of its own computation is none, wherever two optimizers are compared."""
+"""A difference below the rounding of its own computation is none, wherever two optimizers are
+compared."""
 
 import math
 from itertools import permutations, product
@@ -21,7 +22,8 @@ ITEMS = 12
 
 
 def acc(*n_right: int) -> float:
-    """Return the accuracy as the stage writes it: the mean over tasks of the shares of right items."""
+    """Return the accuracy as the stage writes it: the mean over tasks of the shares of right
+    items."""
     return math.fsum(n / ITEMS for n in n_right) / len(n_right)
 
 
@@ -61,11 +63,18 @@ def test_three_seeds_of_equal_accuracies_are_no_finding(first, second):
     assert first != second
     for higher in (True, False):
         test = t_test([first] * 3, [second] * 3, higher)
-        assert (test.difference, test.p_value, test.p_welch, test.reason) == (0, 1, 1, "all values are equal")
+        assert (test.difference, test.p_value, test.p_welch, test.reason) == (
+            0,
+            1,
+            1,
+            "all values are equal",
+        )
         pairs = paired_test(dict.fromkeys(range(3), first), dict.fromkeys(range(3), second), higher)
         assert (pairs.difference, pairs.p_value, pairs.p_permutation) == (0, 1, 1)
         assert (pairs.low, pairs.high, pairs.reason) == (0, 0, "all differences are zero")
-    for mixed in permutations((first, first, second)):  # some seeds have the one rounding, some the other
+    for mixed in permutations(
+        (first, first, second)
+    ):  # some seeds have the one rounding, some the other
         test = t_test(mixed, [second] * 3, True)
         assert (test.difference, test.p_value, test.first.sd) == (0, 1, 0)
 
@@ -81,7 +90,10 @@ def test_differences_that_cancel_have_a_mean_of_zero():
 @pytest.mark.parametrize("tested", [True, False])
 def test_the_best_mean_is_the_first_of_equal_ones_and_never_bold(tested):
     for values in permutations((*TIE, TIE[0])):
-        found = {f"optimizer {index}": dict.fromkeys(range(3), value) for index, value in enumerate(values)}
+        found = {
+            f"optimizer {index}": dict.fromkeys(range(3), value)
+            for index, value in enumerate(values)
+        }
         rows = compare_all(found, ACC, tested, math.nan)
         correct(rows)
         of_best = [row for row in rows if row["optimizer"] == rows[0]["optimizer"]]
@@ -124,7 +136,11 @@ def test_of_candidates_that_differ_by_rounding_the_smaller_rate_is_chosen():
     third = (0.1, 0.2, 0.3)
     tried = [
         Tried(Rates(2e-3, 1e-3), third, (None,) * 3),
-        Tried(Rates(1e-3, 1e-3), tuple(value + 1e-17 for value in (0.3, 0.2, 0.1 + 1e-16)), (None,) * 3),
+        Tried(
+            Rates(1e-3, 1e-3),
+            tuple(value + 1e-17 for value in (0.3, 0.2, 0.1 + 1e-16)),
+            (None,) * 3,
+        ),
     ]
     assert tried[0].mean < tried[1].mean
     assert choose(None, tried) == 1

@@ -26,8 +26,11 @@ def drawn(seed_sd: float, n_seeds: int = 3, noise: float = 0.01) -> tuple[Any, A
     """A full grid of two covariates and seeds: values, covariates, seeds."""
     rng = np.random.default_rng(7)
     effects = seed_sd * rng.normal(size=n_seeds)
-    rows = [(0.3 - 0.2 * x + 0.05 * z + effects[s] + noise * rng.normal(), (x, z), s) for s in range(n_seeds)
-            for x, z in GRID]  # fmt: skip
+    rows = [
+        (0.3 - 0.2 * x + 0.05 * z + effects[s] + noise * rng.normal(), (x, z), s)
+        for s in range(n_seeds)
+        for x, z in GRID
+    ]
     return tuple(zip(*rows, strict=True))
 
 
@@ -37,12 +40,16 @@ def test_estimates_are_those_of_least_squares_and_their_errors_the_spread_of_the
     x, y = np.array(covariates), np.array(values).reshape(3, -1)
     everything = sm.OLS(y.ravel(), sm.add_constant(x - x.mean(axis=0))).fit()
     assert fit.estimates == pytest.approx(everything.params.tolist(), rel=1e-9)
-    of_seeds = np.array([sm.OLS(own, sm.add_constant(x[:6] - x.mean(axis=0))).fit().params for own in y])
+    of_seeds = np.array(
+        [sm.OLS(own, sm.add_constant(x[:6] - x.mean(axis=0))).fit().params for own in y]
+    )
     for index in range(3):
         expected = stats.ttest_1samp(of_seeds[:, index], 0, alternative="greater")
         error, df = fit.standard_error(index), fit.df
         assert fit.estimates[index] / error == pytest.approx(expected.statistic, rel=1e-9)
-        assert upper_tail(fit.estimates[index], error, df) == pytest.approx(expected.pvalue, rel=1e-9)
+        assert upper_tail(fit.estimates[index], error, df) == pytest.approx(
+            expected.pvalue, rel=1e-9
+        )
     assert (fit.df, fit.n_seeds, fit.centre) == (2, 3, pytest.approx((2.0, 5.75)))
 
 
@@ -61,13 +68,18 @@ def test_a_seed_without_a_line_is_left_out() -> None:
     fit = fit_line(*([column[index] for index in kept] for column in (values, covariates, seeds)))
     assert (fit.n_seeds, fit.df, fit.reason) == (2, 1, "")
     alone = fit_line(values[:6], covariates[:6], seeds[:6])
-    assert (alone.n_seeds, alone.reason) == (1, "1 seed(s) with places enough for a line, their spread needs 2")
+    assert (alone.n_seeds, alone.reason) == (
+        1,
+        "1 seed(s) with places enough for a line, their spread needs 2",
+    )
 
 
 def test_what_cannot_be_fitted_says_why() -> None:
     apart = fit_line([1.0, 2.0], [(1.0,), (2.0,)], [1, 2])
     assert apart.reason == "0 seed(s) with places enough for a line, their spread needs 2"
-    together = fit_line([1.0, 2.0, 2.5, 4.0], [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (4.0, 4.0)], [1, 1, 2, 2])
+    together = fit_line(
+        [1.0, 2.0, 2.5, 4.0], [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (4.0, 4.0)], [1, 1, 2, 2]
+    )
     assert together.reason == "tokens and parameters vary together only"
     assert all(map(math.isnan, together.estimates))
 
@@ -81,16 +93,30 @@ def test_values_without_any_spread_have_a_slope_of_zero_and_no_error() -> None:
 
 
 @pytest.fixture
-def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Callable[..., StudyResults]:
-    """Two sizes, three numbers of tokens, three seeds, and results whose loss and accuracy are ``value(cell)``."""
+def study(
+    tiny_study: Callable[..., dict[str, Any]], results_of: Any
+) -> Callable[..., StudyResults]:
+    """Two sizes, three numbers of tokens, three seeds, and results whose loss and accuracy are
+    ``value(cell)``."""
 
-    def build(value: Callable[..., float], steps: tuple[int, ...] = (40, 80, 160), **changes: Any) -> StudyResults:
-        models = [{"name": name, "n_layer": 1, "n_head": 2, "d_model": d, "learning_rate": 0.01}
-                  for name, d in (("nano", 8), ("micro", 16))]  # fmt: skip
-        block = {"table": "table1", "models": ["nano", "micro"], "tokens": [{"steps": n} for n in steps],
-                 "optimizers": ["adamw", "coupled_adam"], "seeds": [1, 2, 3]}  # fmt: skip
+    def build(
+        value: Callable[..., float], steps: tuple[int, ...] = (40, 80, 160), **changes: Any
+    ) -> StudyResults:
+        models = [
+            {"name": name, "n_layer": 1, "n_head": 2, "d_model": d, "learning_rate": 0.01}
+            for name, d in (("nano", 8), ("micro", 16))
+        ]
+        block = {
+            "table": "table1",
+            "models": ["nano", "micro"],
+            "tokens": [{"steps": n} for n in steps],
+            "optimizers": ["adamw", "coupled_adam"],
+            "seeds": [1, 2, 3],
+        }
         plan = make_plan(parse_study(tiny_study(models=models, grid=[block | changes])))
-        return results_of(plan, lambda cell, metric: value(cell) if metric.name in ("loss", "acc") else NAN)
+        return results_of(
+            plan, lambda cell, metric: value(cell) if metric.name in ("loss", "acc") else NAN
+        )
 
     return build
 
@@ -103,24 +129,35 @@ def noisy_line(cell: Any, at: float = 80.0, slope: float = -0.1) -> float:
     return 3.0 + slope * math.log2(cell.steps / at) + 0.01 * cell.seed + 0.004 * noise
 
 
-def test_the_test_of_growth_follows_the_direction_of_the_metric(study: Callable[..., StudyResults]) -> None:
+def test_the_test_of_growth_follows_the_direction_of_the_metric(
+    study: Callable[..., StudyResults],
+) -> None:
     rows = trend_frame(study(noisy_line))
     found = rows.set_index(["metric", "term"])
     loss, acc = found.loc[("loss", "tokens")], found.loc[("acc", "tokens")]
     assert loss["estimate"] == pytest.approx(-0.1, abs=0.01) == acc["estimate"]
     assert (loss["n"], loss["n_missing"], loss["n_seeds"], loss["df"]) == (18, 0, 3, 2)
-    assert loss["p_value"] == pytest.approx(stats.t.cdf(loss["estimate"] / loss["se"], loss["df"]), rel=1e-9)
+    assert loss["p_value"] == pytest.approx(
+        stats.t.cdf(loss["estimate"] / loss["se"], loss["df"]), rel=1e-9
+    )
     assert loss["p_value"] < 0.001
     assert acc["p_value"] == pytest.approx(1 - loss["p_value"])
     half = stats.t.ppf(0.975, loss["df"]) * loss["se"]
-    assert (loss["low"], loss["high"]) == pytest.approx((loss["estimate"] - half, loss["estimate"] + half))
+    assert (loss["low"], loss["high"]) == pytest.approx(
+        (loss["estimate"] - half, loss["estimate"] + half)
+    )
     assert loss["p_holm"] == pytest.approx(2 * loss["p_value"])  # the other metrics have no test
-    assert found.loc[("isotropy", "tokens")]["reason"] == "no pair has both values; 18 of 18 pairs missing"
+    assert (
+        found.loc[("isotropy", "tokens")]["reason"]
+        == "no pair has both values; 18 of 18 pairs missing"
+    )
 
 
 def test_what_is_predicted_is_the_line_with_its_interval(study: Any) -> None:
     results = study(noisy_line)
-    line = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
+    line = next(
+        t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss"
+    )
     n_params = line.groups[0].setup.n_params
     low, middle, high = (line.predicted(n_params, 64.0 * steps)[0] for steps in (40, 80, 160))
     assert [middle - low, high - middle] == pytest.approx([line.fit.estimates[1]] * 2)
@@ -131,9 +168,13 @@ def test_what_is_predicted_is_the_line_with_its_interval(study: Any) -> None:
     )
 
 
-def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(study: Callable[..., StudyResults]) -> None:
+def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(
+    study: Callable[..., StudyResults],
+) -> None:
     results = study(noisy_line)
-    line = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
+    line = next(
+        t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss"
+    )
     n_params = line.groups[0].setup.n_params
     tokens, low, high, reason = line.crossing(n_params)
     assert reason == ""
@@ -142,18 +183,30 @@ def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(study: Callab
     for end in (low, high):
         difference, half = line.predicted(n_params, end)
         assert abs(difference) == pytest.approx(half, rel=1e-6)
-    # The steps of the crossing are those of the line that was drawn, apart from the noise and the seeds' 0.02.
+    # The steps of the crossing are those of the line that was drawn, apart from the noise and the
+    # seeds' 0.02.
     assert tokens / (16 * 4) == pytest.approx(80 * 2**0.2, rel=0.1)
-    found = trend_frame(results).set_index(["metric", "term"]).loc[("loss", f"tokens at 0, N = {n_params}")]
+    found = (
+        trend_frame(results)
+        .set_index(["metric", "term"])
+        .loc[("loss", f"tokens at 0, N = {n_params}")]
+    )
     assert (found["estimate"], found["low"], found["high"]) == (tokens, low, high)
 
 
 @pytest.mark.parametrize(
     ("at", "slope", "reason"),
-    [(1e6, -0.1, "no crossing in the range"), (80, 1e-5, "no crossing in the range|the slope does not differ from 0")],
+    [
+        (1e6, -0.1, "no crossing in the range"),
+        (80, 1e-5, "no crossing in the range|the slope does not differ from 0"),
+    ],
 )
-def test_no_crossing_is_said(study: Callable[..., StudyResults], at: float, slope: float, reason: str) -> None:
-    rows = trend_frame(study(lambda cell: noisy_line(cell, at, slope) - 0.02 * (cell.optimizer.key != "adamw")))
+def test_no_crossing_is_said(
+    study: Callable[..., StudyResults], at: float, slope: float, reason: str
+) -> None:
+    rows = trend_frame(
+        study(lambda cell: noisy_line(cell, at, slope) - 0.02 * (cell.optimizer.key != "adamw"))
+    )
     crossings = rows[(rows["metric"] == "loss") & rows["term"].str.startswith("tokens at 0")]
     assert len(crossings) == 2
     assert crossings["low"].isna().all()
@@ -163,14 +216,20 @@ def test_no_crossing_is_said(study: Callable[..., StudyResults], at: float, slop
 def test_a_missing_pair_is_left_out_and_counted(study: Callable[..., StudyResults]) -> None:
     lost = (3, 160, 16)
     rows = trend_frame(
-        study(lambda cell: NAN if (cell.seed, cell.steps, cell.model.d_model) == lost else noisy_line(cell))
+        study(
+            lambda cell: (
+                NAN if (cell.seed, cell.steps, cell.model.d_model) == lost else noisy_line(cell)
+            )
+        )
     )
     row = rows.set_index(["metric", "term"]).loc[("loss", "tokens")]
     assert (row["n"], row["n_missing"], row["reason"]) == (17, 1, "1 of 18 pairs missing")
     assert row["estimate"] == pytest.approx(-0.1, abs=0.01)
 
 
-def test_one_number_of_tokens_has_a_trend_with_size_only(study: Callable[..., StudyResults]) -> None:
+def test_one_number_of_tokens_has_a_trend_with_size_only(
+    study: Callable[..., StudyResults],
+) -> None:
     results = study(noisy_line, steps=(160,))
     rows = trend_frame(results)
     found = rows[rows["metric"] == "loss"].set_index("term")

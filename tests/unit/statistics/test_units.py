@@ -18,7 +18,9 @@ def test_documents_are_a_paired_t_test() -> None:
     assert found.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
 
 
-@pytest.mark.parametrize(("better", "worse"), [(0, 0), (1, 0), (9, 2), (2, 9), (30, 30), (0, 12), (700, 600)])
+@pytest.mark.parametrize(
+    ("better", "worse"), [(0, 0), (1, 0), (9, 2), (2, 9), (30, 30), (0, 12), (700, 600)]
+)
 def test_mcnemar_is_a_binomial_test(better: int, worse: int) -> None:
     expected = stats.binomtest(better, better + worse, 0.5).pvalue if better + worse else 1.0
     assert mcnemar_p(better, worse) == pytest.approx(expected, rel=1e-9)
@@ -38,25 +40,31 @@ LENGTHS = np.random.default_rng(2).lognormal(5, 1.5, size=17).astype(int) + 1
 
 
 def test_held_out_documents_against_the_jackknife_and_the_quadratic_form() -> None:
-    """The error leaves out documents in plain words; the degrees of freedom come from matrices of all documents."""
+    """The error leaves out documents in plain words; the degrees of freedom come from matrices of
+    all documents."""
     values = np.random.default_rng(3).normal(size=17)
     found = of_held_out(values, LENGTHS.astype(float))
     assert found.difference == pytest.approx(np.average(values, weights=LENGTHS), rel=1e-12)
     kept = [np.delete(np.arange(17), left_out) for left_out in range(17)]
     without = [np.average(values[rest], weights=LENGTHS[rest]) for rest in kept]
-    assert found.standard_error**2 == pytest.approx(16 / 17 * sum((np.array(without) - found.difference) ** 2))
-    # The variance is a quadratic form v' M v; of normal values with covariance C, its mean is tr MC, its variance
-    # 2 tr MCMC. Of independent targets, C is one over the lengths.
+    assert found.standard_error**2 == pytest.approx(
+        16 / 17 * sum((np.array(without) - found.difference) ** 2)
+    )
+    # The variance is a quadratic form v' M v; of normal values with covariance C, its mean is tr
+    # MC, its variance 2 tr MCMC. Of independent targets, C is one over the lengths.
     share = LENGTHS / LENGTHS.sum()
     residuals = np.eye(17) - np.outer(np.ones(17), share)
     form = residuals.T @ np.diag((share / (1 - share)) ** 2) @ residuals @ np.diag(1 / LENGTHS)
-    assert found.standard_error**2 == pytest.approx(16 / 17 * values @ form @ np.diag(LENGTHS) @ values)
+    assert found.standard_error**2 == pytest.approx(
+        16 / 17 * values @ form @ np.diag(LENGTHS) @ values
+    )
     assert found.df == pytest.approx(np.trace(form) ** 2 / np.trace(form @ form), rel=1e-9)
     assert found.df < 9
 
 
 def test_the_average_of_tasks_is_that_of_welch() -> None:
-    """Two tasks whose differences are x and -y have half the difference of means of x and y: Welch's t-test."""
+    """Two tasks whose differences are x and -y have half the difference of means of x and y:
+    Welch's t-test."""
     rng = np.random.default_rng(3)
     x, y = rng.normal(1, 2, size=30), rng.normal(0, 1, size=12)
     found = average([of_documents(x), of_documents(-y)])

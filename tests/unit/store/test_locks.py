@@ -24,12 +24,15 @@ with folder_lock(Path(sys.argv[1])):
 
 @pytest.fixture
 def hold(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Start a process that holds the lock of ``tmp_path/folder`` until it is given a line or killed."""
+    """Start a process that holds the lock of ``tmp_path/folder`` until it is given a line or
+    killed."""
     started: list[subprocess.Popen[str]] = []
 
     def start() -> subprocess.Popen[str]:
         command = [sys.executable, "-c", HOLD, str(tmp_path / "folder")]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -49,7 +52,10 @@ def test_one_process_at_a_time_and_the_other_says_for_whom_it_waits(
     lock = FolderLock(folder)
     assert not lock.acquire(1.5)
     lines = capsys.readouterr().err.splitlines()
-    expected = f"{folder}: waits for the process that works in this folder (pid {holder.pid} on {os.uname().nodename})"
+    expected = (
+        f"{folder}: waits for the process that works in this folder (pid {holder.pid} on"
+        f" {os.uname().nodename})"
+    )
     assert lines == [expected] * len(lines)
     assert 2 <= len(lines) <= 4  # at once, and then at intervals
     holder.communicate("go\n")
@@ -72,7 +78,9 @@ def test_a_lock_file_that_a_killed_process_left_means_nothing(hold, tmp_path: Pa
         assert time.monotonic() - begun < 1
 
 
-def test_a_folder_that_is_made_anew_while_its_lock_is_held_has_a_lock_of_its_own(hold, tmp_path: Path) -> None:
+def test_a_folder_that_is_made_anew_while_its_lock_is_held_has_a_lock_of_its_own(
+    hold, tmp_path: Path
+) -> None:
     hold()
     folder = tmp_path / "folder"
     waiting = FolderLock(folder)
@@ -83,10 +91,14 @@ def test_a_folder_that_is_made_anew_while_its_lock_is_held_has_a_lock_of_its_own
     waiting.release()
 
 
-def test_a_file_system_that_cannot_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_cannot_lock_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr("fcntl.flock", refuse)  # as Lustre without the mount option flock
-    with pytest.raises(OSError, match=r"\.lock: cannot be locked \(Function not implemented\); put the results on"):
+    with pytest.raises(
+        OSError, match=r"\.lock: cannot be locked \(Function not implemented\); put the results on"
+    ):
         FolderLock(tmp_path).acquire(0)

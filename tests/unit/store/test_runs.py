@@ -59,7 +59,9 @@ def test_one_file_of_another_cell(name: str, said: str, run_dir: Path) -> None:
     problem = untrained(run_dir)
     assert problem is not None and f"{run_dir / name}: " in problem and said in problem
     if name != "cell.json":
-        with pytest.raises(ValueError, match=said if name == "run.json" else "not the one that run.json has"):
+        with pytest.raises(
+            ValueError, match=said if name == "run.json" else "not the one that run.json has"
+        ):
             run_history(run_dir)
 
 
@@ -67,7 +69,10 @@ def test_nothing_that_is_set_aside_is_lost(tmp_path: Path) -> None:
     for text in ("first", "second"):
         (tmp_path / "a.json").write_text(text)
         move_aside(tmp_path / "a.json")
-    assert [(tmp_path / f"a.json.damaged-{number}").read_text() for number in (1, 2)] == ["first", "second"]
+    assert [(tmp_path / f"a.json.damaged-{number}").read_text() for number in (1, 2)] == [
+        "first",
+        "second",
+    ]
 
 
 def test_a_whole_run(run_dir: Path) -> None:
@@ -89,14 +94,19 @@ def flip(path: Path) -> None:
 @pytest.mark.fault(
     "training",
     "A byte or a line of any file in a finished cell's folder changes, or the file is lost.",
-    "The file is named; training the cell again ends with the same model, history and record, byte for byte.",
+    "The file is named; training the cell again ends with the same model, history and record, byte"
+    " for byte.",
 )
 @pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: path.write_text("")])
-@pytest.mark.parametrize("name", ["run.json", "history.jsonl", "model/model.safetensors", "model/config.json"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "history.jsonl", "model/model.safetensors", "model/config.json"]
+)
 def test_damage_is_named(name: str, damage: Callable[[Path], None], run_dir: Path) -> None:
     damage(run_dir / name)
     of_model = name.startswith("model/")
-    assert (run_damage(run_dir) is None) == (of_model or (name == "run.json" and not (run_dir / name).exists()))
+    assert (run_damage(run_dir) is None) == (
+        of_model or (name == "run.json" and not (run_dir / name).exists())
+    )
     assert finished_run(run_dir, model=True) is None
     if (run_dir / "run.json").exists():
         assert str(run_dir / name) in str(run_damage(run_dir, model=True))

@@ -45,12 +45,21 @@ def demo() -> Study:
     return demo_study()
 
 
-def cell_of(study: Study, data: str = SYNTHETIC, model: Model | None = None, optimizer: Any = SGD, seed: int = 1):
-    return make_cell(study, data, model or study.models[0], Steps(steps=100, label="x"), optimizer, seed)
+def cell_of(
+    study: Study,
+    data: str = SYNTHETIC,
+    model: Model | None = None,
+    optimizer: Any = SGD,
+    seed: int = 1,
+):
+    return make_cell(
+        study, data, model or study.models[0], Steps(steps=100, label="x"), optimizer, seed
+    )
 
 
 def changed(settings: Settings, name: str) -> Settings:
-    """Return the settings with another value of one field, allowed or not: identity asks for no validity."""
+    """Return the settings with another value of one field, allowed or not: identity asks for no
+    validity."""
     value, annotation = getattr(settings, name), type(settings).model_fields[name].annotation
     literals = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal]
     if literals:
@@ -90,17 +99,26 @@ def test_every_setting_of_training_is_in_the_hash(demo, name):
     assert cell_of(other).id != cell_of(demo).id
 
 
-@pytest.mark.parametrize(("cls", "name"), fields_of(AdamWSettings, CoupledAdamSettings, SgdSettings, without=("name",)))
+@pytest.mark.parametrize(
+    ("cls", "name"), fields_of(AdamWSettings, CoupledAdamSettings, SgdSettings, without=("name",))
+)
 def test_every_setting_of_an_optimizer_is_in_the_hash(demo, cls, name):
     optimizer = (
-        SGD if cls is SgdSettings else cls(name={AdamWSettings: "adamw", CoupledAdamSettings: "coupled_adam"}[cls])
+        SGD
+        if cls is SgdSettings
+        else cls(name={AdamWSettings: "adamw", CoupledAdamSettings: "coupled_adam"}[cls])
     )
-    assert cell_of(demo, optimizer=changed(optimizer, name)).id != cell_of(demo, optimizer=optimizer).id
+    assert (
+        cell_of(demo, optimizer=changed(optimizer, name)).id
+        != cell_of(demo, optimizer=optimizer).id
+    )
 
 
 @pytest.mark.parametrize(("cls", "name"), fields_of(Data, without=("name", "source", "split")))
 def test_every_setting_of_the_data_is_in_its_id(demo, cls, name):
-    assert data_digest(demo.model_copy(update={"data": changed(demo.data, name)})) != data_digest(demo)
+    assert data_digest(demo.model_copy(update={"data": changed(demo.data, name)})) != data_digest(
+        demo
+    )
 
 
 @pytest.mark.parametrize(("cls", "name"), fields_of(SyntheticSource, HubSource, without=("kind",)))
@@ -108,7 +126,9 @@ def test_every_setting_of_a_source_is_in_the_data_id(demo, cls, name):
     source = cls() if cls is SyntheticSource else cls(kind="hub", preset="openwebtext")
     data = demo.data.model_copy(update={"source": source})
     other = data.model_copy(update={"source": changed(source, name)})
-    assert data_digest(demo.model_copy(update={"data": data})) != data_digest(demo.model_copy(update={"data": other}))
+    assert data_digest(demo.model_copy(update={"data": data})) != data_digest(
+        demo.model_copy(update={"data": other})
+    )
 
 
 @pytest.mark.parametrize("name", list(Split.model_fields))
@@ -140,8 +160,24 @@ def variations() -> dict[str, dict[str, Any]]:
         "statistics": {"statistics": {"bold": "holm", "margins": {"loss": 0.01}}},
         "stated": {"stated": "a plan"},
         "tables": {"tables": {"table1": {"title": "First", "columns": ["loss"]}}},
-        "budget": {"budget": {"gpu": "A100", "gpus": 2, "mfu": 0.4, "price_per_gpu_hour": 3, "currency": "EUR"}},
-        "paths": {"paths": {"text": "a", "tokenizer": "b", "word_similarity": "c", "hub_mirror": "d", "tasks": "e"}},
+        "budget": {
+            "budget": {
+                "gpu": "A100",
+                "gpus": 2,
+                "mfu": 0.4,
+                "price_per_gpu_hour": 3,
+                "currency": "EUR",
+            }
+        },
+        "paths": {
+            "paths": {
+                "text": "a",
+                "tokenizer": "b",
+                "word_similarity": "c",
+                "hub_mirror": "d",
+                "tasks": "e",
+            }
+        },
         "execution": {
             "execution": dict.fromkeys(Execution.model_fields, 8)
             | {"parallel": "fsdp", "compile": True, "deterministic": True}
@@ -150,7 +186,12 @@ def variations() -> dict[str, dict[str, Any]]:
             "evaluation": {
                 "word_similarity": "synthetic",
                 "downstream": {"tasks": "synthetic", "limit": 3},
-                "test_loss": {"split": "val", "windows": "random", "n_batches": 3, "batch_sequences": 2},
+                "test_loss": {
+                    "split": "val",
+                    "windows": "random",
+                    "n_batches": 3,
+                    "batch_sequences": 2,
+                },
                 "leading_space": False,
                 "isotropy": "eig_float32",
             }
@@ -160,8 +201,16 @@ def variations() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("section", list(variations()))
 def test_what_changes_no_number_is_not_in_an_id(section, tmp_path, monkeypatch):
-    hypothesis = {"name": "a", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
-    (tmp_path / "a plan").write_text(yaml.safe_dump({"hypotheses": [hypothesis], "seeds": [1, 2, 3]}))
+    hypothesis = {
+        "name": "a",
+        "table": "table1",
+        "metric": "loss",
+        "better": "coupled_adam",
+        "than": "adamw",
+    }
+    (tmp_path / "a plan").write_text(
+        yaml.safe_dump({"hypotheses": [hypothesis], "seeds": [1, 2, 3]})
+    )
     monkeypatch.chdir(tmp_path)
     values = yaml.safe_load((CONFIGS / "demo.yaml").read_text(encoding="utf-8"))
     before, after = parse_study(values), parse_study(values | variations()[section])
@@ -171,7 +220,13 @@ def test_what_changes_no_number_is_not_in_an_id(section, tmp_path, monkeypatch):
 
 def test_every_section_of_a_study_is_tested_here():
     # A protocol changes settings of training, and with them the ids: see test_protocols.py.
-    assert set(Study.model_fields) - set(variations()) == {"data", "models", "training", "grid", "protocol"}
+    assert set(Study.model_fields) - set(variations()) == {
+        "data",
+        "models",
+        "training",
+        "grid",
+        "protocol",
+    }
 
 
 def test_names_and_labels_are_not_in_the_hash(demo):
@@ -190,7 +245,12 @@ def test_names_and_labels_are_not_in_the_hash(demo):
 @pytest.mark.parametrize("steps", [1, 999, 10**12])
 def test_ids_are_names_of_folders_everywhere(demo, lr_factor, steps):
     cell = make_cell(
-        demo, SYNTHETIC, demo.models[0], Steps(steps=steps), SgdSettings(name="sgd", lr_factor=lr_factor), 2**63
+        demo,
+        SYNTHETIC,
+        demo.models[0],
+        Steps(steps=steps),
+        SgdSettings(name="sgd", lr_factor=lr_factor),
+        2**63,
     )
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+\-]*", cell.id)
     assert len(cell.id) < 120
@@ -198,7 +258,12 @@ def test_ids_are_names_of_folders_everywhere(demo, lr_factor, steps):
 
 def test_an_id_says_what_the_cell_is(demo):
     cell = make_cell(
-        demo, SYNTHETIC, demo.models[1], 400_000, CoupledAdamSettings(name="coupled_adam", scale_exponent=-2), 3
+        demo,
+        SYNTHETIC,
+        demo.models[1],
+        400_000,
+        CoupledAdamSettings(name="coupled_adam", scale_exponent=-2),
+        3,
     )
     assert re.fullmatch(r"gpt2-2x64_399K_coupled_adam_n-2_s3_[0-9a-f]{10}", cell.id)
     assert cell.steps == 400_000 // (16 * 64)
@@ -248,14 +313,18 @@ def test_text_is_known_by_its_contents_not_its_place(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     reference = data_digest(text_study(here))
     assert data_digest(text_study(there)) == reference
-    assert data_digest(text_study(here, here / "b.jsonl")) == reference  # a file given twice is read once
+    assert (
+        data_digest(text_study(here, here / "b.jsonl")) == reference
+    )  # a file given twice is read once
     write(there / "b.jsonl", "too")
     assert data_digest(text_study(there)) != reference
 
 
 @pytest.mark.parametrize("change", ["begin", "end", "size", "name", "added"])
 def test_a_change_of_a_large_file_changes_the_data_id(tmp_path, change):
-    text = "".join(f"line {number}\n" for number in range(30_000))  # 3 times what is read of it at either end
+    text = "".join(
+        f"line {number}\n" for number in range(30_000)
+    )  # 3 times what is read of it at either end
     file = write(tmp_path / "a.txt", text)
     reference = data_digest(text_study(tmp_path))
     match change:
@@ -306,5 +375,6 @@ def test_the_papers_grids_have_their_size():
 
 
 def test_ids_stay_from_version_to_version():
-    """A new id orphans the runs of all users: change this text only together with a version in versions.py."""
+    """A new id orphans the runs of all users: change this text only together with a version in
+    versions.py."""
     assert next(iter(cells_of("paper_small"))) == "gpt2-125m_4.92B_adamw_s1_2b038100e2"

@@ -60,5 +60,7 @@ def test_what_does_not_go_with_them_is_refused(settings, section, changes, messa
 def test_a_head_of_its_own_is_refused(settings):
     settings["models"][0]["tied"] = False
     settings["grid"][0]["optimizers"] = [{"embedding": "adamw", "head": "adamw"}, "coupled_adam"]
-    with pytest.raises(ValueError, match="adamw_head-adamw is for models whose head has a matrix of its own"):
+    with pytest.raises(
+        ValueError, match="adamw_head-adamw is for models whose head has a matrix of its own"
+    ):
         parse_study(settings)

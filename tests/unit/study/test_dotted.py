@@ -17,7 +17,9 @@ from coupled_adam_bench.study.dotted import changed_code, code_of
 from coupled_adam_bench.study.plan import make_plan, plan_from_json
 
 FILES = {
-    "my_module.py": "import json\nimport torch\nfrom helpers import signs as s\nimport package.deep\n1 / 0\n",
+    "my_module.py": (
+        "import json\nimport torch\nfrom helpers import signs as s\nimport package.deep\n1 / 0\n"
+    ),
     "helpers/signs.py": "def lazily():\n    from ..unknown import x\n    from . import other\n",
     "helpers/other.py": "import my_module\n",
     "package/__init__.py": "from .near import near\n",
@@ -41,7 +43,14 @@ def own(tmp_path, monkeypatch):
 
 def test_the_code_is_the_file_and_all_that_it_imports_from_the_user_s_folders():
     code = code_of("my_module.Mine")
-    modules = ["helpers.other", "helpers.signs", "my_module", "package", "package.deep", "package.near"]
+    modules = [
+        "helpers.other",
+        "helpers.signs",
+        "my_module",
+        "package",
+        "package.deep",
+        "package.near",
+    ]
     assert list(code) == modules
     assert code["helpers.signs"] == sha256_file(Path("helpers/signs.py"))
 
@@ -55,12 +64,15 @@ def test_folders_in_folders_need_no_init_file():
 def test_this_program_and_its_optimizer_are_no_code_of_the_user():
     before = code_of("my_module.Mine")
     Path("my_module.py").write_text(
-        FILES["my_module.py"] + "from coupled_adam import CoupledAdam\nimport coupled_adam_bench.optim\n"
+        FILES["my_module.py"]
+        + "from coupled_adam import CoupledAdam\nimport coupled_adam_bench.optim\n"
     )
     assert list(code_of("my_module.Mine")) == list(before)
 
 
-@pytest.mark.parametrize("file", ["my_module.py", "helpers/other.py", "package/__init__.py", "package/near.py"])
+@pytest.mark.parametrize(
+    "file", ["my_module.py", "helpers/other.py", "package/__init__.py", "package/near.py"]
+)
 def test_an_edit_of_any_of_them_is_other_code(file):
     code = code_of("my_module.Mine")
     assert changed_code("my_module.Mine", code) is None
@@ -76,7 +88,8 @@ def test_an_edit_of_any_of_them_is_other_code(file):
 @pytest.mark.fault(
     "training",
     "a user's own code is replaced by other code of the same size and time of change",
-    "what runs is the code that is there now, which the cell's id names, not what Python had compiled before",
+    "what runs is the code that is there now, which the cell's id names, not what Python had"
+    " compiled before",
 )
 def test_code_runs_as_it_was_hashed(monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
@@ -105,13 +118,17 @@ def test_an_installed_package_is_its_version(monkeypatch):
 
 @pytest.mark.fault(
     "settings",
-    "The code of a study's own optimizer is not there, has no file, is no Python, or may not be read.",
+    "The code of a study's own optimizer is not there, has no file, is no Python, or may not be"
+    " read.",
     "It is refused before the first job with its place in the study.",
 )
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("my_modul.Mine", "path: no package or module 'my_modul' is installed, nor is there one in "),
+        (
+            "my_modul.Mine",
+            "path: no package or module 'my_modul' is installed, nor is there one in ",
+        ),
         ("helpers.Mine", "or it has no file; correct the path"),
         ("sys.Mine", "or it has no file; correct the path"),
         ("broken.Mine", "path: .*broken.py: not valid Python"),
@@ -167,7 +184,10 @@ def test_a_study_that_names_its_code_is_refused_where_it_is_another(tiny_study):
     code = code_of("my_module.Mine")
     assert list(plan_of(tiny_study, code=code).cells) == list(plan_of(tiny_study).cells)
     Path("package/near.py").write_text("near = 2\n")
-    message = r"^mine\.code: the study names other code of my_module\.Mine than is here \(.*near\.py\); restore it"
+    message = (
+        r"^mine\.code: the study names other code of my_module\.Mine than is here \(.*near\.py\);"
+        r" restore it"
+    )
     with pytest.raises(ValueError, match=message):
         plan_of(tiny_study, code=code)
 

@@ -1,4 +1,5 @@
-"""Text files as a study finds them: each real file once, under one name, and what cannot be read is said."""
+"""Text files as a study finds them: each real file once, under one name, and what cannot be read is
+said."""
 
 import json
 import os
@@ -7,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from coupled_adam_bench.study.inputs import fingerprints, other_files, text_files, tokenizer_file, tokenizer_identity
+from coupled_adam_bench.study.inputs import (
+    fingerprints,
+    other_files,
+    text_files,
+    tokenizer_file,
+    tokenizer_identity,
+)
 
 
 def write(path: Path, text: str = "text") -> Path:
@@ -37,17 +44,40 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_patterns_are_those_of_a_shell(corpus: Path) -> None:
-    for name in ("text/.c.txt", "text/.hidden/d.txt", "text/sub/[e].txt", "text/no.md", "text/dir.txt/f.txt"):
+    for name in (
+        "text/.c.txt",
+        "text/.hidden/d.txt",
+        "text/sub/[e].txt",
+        "text/no.md",
+        "text/dir.txt/f.txt",
+    ):
         write(Path(name))
-    assert names("text") == [".c.txt", ".hidden/d.txt", "a.txt", "dir.txt/f.txt", "sub/[e].txt", "sub/b.jsonl"]
+    assert names("text") == [
+        ".c.txt",
+        ".hidden/d.txt",
+        "a.txt",
+        "dir.txt/f.txt",
+        "sub/[e].txt",
+        "sub/b.jsonl",
+    ]
     assert names("text/*.txt") == ["a.txt"]
-    assert names("text/*/*") == names("text/*/[a-z[]*") == ["dir.txt/f.txt", "sub/[e].txt", "sub/b.jsonl"]
-    assert names("text/**") == names("text/**/*") == ["a.txt", "dir.txt/f.txt", "sub/[e].txt", "sub/b.jsonl"]
+    assert (
+        names("text/*/*")
+        == names("text/*/[a-z[]*")
+        == ["dir.txt/f.txt", "sub/[e].txt", "sub/b.jsonl"]
+    )
+    assert (
+        names("text/**")
+        == names("text/**/*")
+        == ["a.txt", "dir.txt/f.txt", "sub/[e].txt", "sub/b.jsonl"]
+    )
     assert names("text/sub/[e].txt") == ["[e].txt"]
     assert names("te*/a.txt") == ["text/a.txt"]
     assert names(f"{corpus}/te*/../text/a.txt") == ["text/../text/a.txt"]
     for pattern in ("text/*.md", "none", "none/*.txt", "text/a.txt/*", "x" * 4000):
-        assert "matches no text file" in refused(pattern) or "File name too long" in refused(pattern)
+        assert "matches no text file" in refused(pattern) or "File name too long" in refused(
+            pattern
+        )
 
 
 def test_a_text_is_known_by_its_names_and_contents(corpus: Path) -> None:
@@ -55,16 +85,31 @@ def test_a_text_is_known_by_its_names_and_contents(corpus: Path) -> None:
     assert [[name, size] for name, size, _ in alone] == [["a.txt", 4], ["sub/b.jsonl", 4]]
     assert {sha256[:16] for _, _, sha256 in alone} == {"e394a2bfaec04bad"}
     Path("other").symlink_to("text")
-    for patterns in (("text", "text"), ("text/*.txt", "text"), ("text", f"{corpus}/text"), ("other", "text")):
-        assert fingerprints(text_files(patterns)) == alone  # a file that patterns share is read once
+    for patterns in (
+        ("text", "text"),
+        ("text/*.txt", "text"),
+        ("text", f"{corpus}/text"),
+        ("other", "text"),
+    ):
+        assert (
+            fingerprints(text_files(patterns)) == alone
+        )  # a file that patterns share is read once
     write(Path("another/a.txt"), "another text of the same name")
     assert names("text", "another") == ["a.txt", "a.txt", "sub/b.jsonl"]
 
 
 TWICE: dict[str, tuple[Callable[[], None], tuple[str, ...], str]] = {
     "patterns with two roots": (lambda: None, ("text", "text/sub"), "'sub/b.jsonl' and 'b.jsonl'"),
-    "a link to a file": (lambda: Path("text/c.txt").symlink_to("a.txt"), ("text",), "'a.txt' and 'c.txt'"),
-    "a link to a folder": (lambda: Path("text/c").symlink_to("sub"), ("text/**",), "'c/b.jsonl' and 'sub/b.jsonl'"),
+    "a link to a file": (
+        lambda: Path("text/c.txt").symlink_to("a.txt"),
+        ("text",),
+        "'a.txt' and 'c.txt'",
+    ),
+    "a link to a folder": (
+        lambda: Path("text/c").symlink_to("sub"),
+        ("text/**",),
+        "'c/b.jsonl' and 'sub/b.jsonl'",
+    ),
 }
 
 
@@ -105,20 +150,35 @@ def test_what_cannot_be_read(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, denied)
             said = refused("text")
-        assert f"{where} cannot be read: Permission denied; make it readable, or leave it out" in said
+        assert (
+            f"{where} cannot be read: Permission denied; make it readable, or leave it out" in said
+        )
 
 
 def test_the_tokenizer(corpus: Path) -> None:
     write(Path("tok/tokenizer.json"), "{}")
-    assert tokenizer_file("tok") == tokenizer_file("tok/tokenizer.json") == Path("tok/tokenizer.json")
+    assert (
+        tokenizer_file("tok") == tokenizer_file("tok/tokenizer.json") == Path("tok/tokenizer.json")
+    )
     assert tokenizer_identity("tok")["tokenizer_sha256"].startswith("44136fa355b3678a")
-    for path, expected in (("none", "does not exist"), ("text", "does not exist"), ("x" * 300, "cannot be read")):
+    for path, expected in (
+        ("none", "does not exist"),
+        ("text", "does not exist"),
+        ("x" * 300, "cannot be read"),
+    ):
         with pytest.raises(ValueError, match=rf"^paths\.tokenizer: .*{expected}"):
             tokenizer_identity(path)
 
 
 def test_endings_in_capitals_are_text_and_others_are_counted(corpus: Path) -> None:
-    for name in ("text/B.TXT", "text/c.Jsonl.GZ", "text/t.csv", "text/u.csv", "text/README", "text/.DS_Store"):
+    for name in (
+        "text/B.TXT",
+        "text/c.Jsonl.GZ",
+        "text/t.csv",
+        "text/u.csv",
+        "text/README",
+        "text/.DS_Store",
+    ):
         write(Path(name))
     assert names("text") == ["B.TXT", "a.txt", "c.Jsonl.GZ", "sub/b.jsonl"]
     assert other_files(("text", "text/*")) == {".csv": 2, "no ending": 1}

@@ -19,7 +19,13 @@ def custom(key: str, label: str) -> dict[str, Any]:
 
 
 def block(**changes: Any) -> dict[str, Any]:
-    return {"models": ["nano"], "tokens": [{"steps": 60}], "optimizers": ["adamw"], "seeds": [1], **changes}
+    return {
+        "models": ["nano"],
+        "tokens": [{"steps": 60}],
+        "optimizers": ["adamw"],
+        "seeds": [1],
+        **changes,
+    }
 
 
 def model(name: str, **changes: Any) -> dict[str, Any]:
@@ -28,7 +34,12 @@ def model(name: str, **changes: Any) -> dict[str, Any]:
 
 CLASHES: dict[str, tuple[dict[str, Any], str]] = {
     "optimizers of two blocks": (
-        {"grid": [block(optimizers=[custom("a", "Lion")]), block(optimizers=["adamw", custom("b", " Lion")])]},
+        {
+            "grid": [
+                block(optimizers=[custom("a", "Lion")]),
+                block(optimizers=["adamw", custom("b", " Lion")]),
+            ]
+        },
         "grid.0.optimizers.0 and grid.1.optimizers.1: both are printed as ' Lion'",
     ),
     "letters that look the same": (
@@ -72,7 +83,10 @@ def test_parts_of_a_composite_study(tiny_study: TinyStudy, tmp_path: Path) -> No
     for name, key in (("a", "one"), ("b", "two")):
         values = tiny_study(study=name, grid=[block(optimizers=["adamw", custom(key, "Lion")])])
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(values))
-    with pytest.raises(ValueError, match=r"^a: grid\.0\.optimizers\.1 and b: grid\.0\.optimizers\.1: both are printed"):
+    with pytest.raises(
+        ValueError,
+        match=r"^a: grid\.0\.optimizers\.1 and b: grid\.0\.optimizers\.1: both are printed",
+    ):
         make_plan(parse_any_study({"study": "whole", "studies": ["a", "b"]}), [tmp_path])
 
 
@@ -89,14 +103,21 @@ def test_parts_of_a_composite_study(tiny_study: TinyStudy, tmp_path: Path) -> No
         ("mine", "\uff21dam", "label: '\uff21dam'"),
     ],
 )
-def test_the_names_of_built_in_optimizers_are_theirs(key: str, label: str, field: str, tiny_study: Any) -> None:
+def test_the_names_of_built_in_optimizers_are_theirs(
+    key: str, label: str, field: str, tiny_study: Any
+) -> None:
     settings = tiny_study()
     settings["grid"][0]["optimizers"] = ["coupled_adam", custom(key, label)]
-    with pytest.raises(ValueError, match=rf"{re.escape(field)} is a name of the built-in optimizer \w+; give yours an"):
+    with pytest.raises(
+        ValueError,
+        match=rf"{re.escape(field)} is a name of the built-in optimizer \w+; give yours an",
+    ):
         parse_study(settings)
 
 
-@pytest.mark.parametrize(("key", "label"), [("adamw2", "Adam2"), ("sgdm", "SGD with a memory"), ("adam", "Adamax")])
+@pytest.mark.parametrize(
+    ("key", "label"), [("adamw2", "Adam2"), ("sgdm", "SGD with a memory"), ("adam", "Adamax")]
+)
 def test_other_names_are_free(key: str, label: str, tiny_study: Any) -> None:
     settings = tiny_study()
     settings["grid"][0]["optimizers"] = ["coupled_adam", custom(key, label)]

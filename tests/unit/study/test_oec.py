@@ -31,13 +31,23 @@ def test_the_names_of_the_models_count_layers_and_one_of_both_matrices(plan):
     untied, tied = study.models[:5], study.models[5:]
     sizes = {model.label: (model.n_layer, model.d_model, model.d_ffn) for model in untied}
     assert sizes == {
-        "16M": (6, 224, 768), "29M": (9, 320, 1024), "57M": (12, 480, 1280), "109M": (15, 640, 1792),
+        "16M": (6, 224, 768),
+        "29M": (9, 320, 1024),
+        "57M": (12, 480, 1280),
+        "109M": (15, 640, 1792),
         "221M": (21, 832, 2304),
-    }  # fmt: skip
+    }
     for model, other in zip(untied, tied, strict=True):
         counted = model.n_params(50304, 2048) - 50304 * model.d_model
-        assert float(model.label[:-1]) == pytest.approx(counted / 1e6, abs=0.6)  # 108.42M is called 109M
-        assert (model.qk_norm, model.rope_fraction, model.tied, model.n_head) == ("shared", 0.5, False, 4)
+        assert float(model.label[:-1]) == pytest.approx(
+            counted / 1e6, abs=0.6
+        )  # 108.42M is called 109M
+        assert (model.qk_norm, model.rope_fraction, model.tied, model.n_head) == (
+            "shared",
+            0.5,
+            False,
+            4,
+        )
         names = {"name": f"{model.name}-tied", "label": f"{model.label} tied", "tied": True}
         assert other == model.model_copy(update=names)
 
@@ -47,13 +57,21 @@ def test_initial_values_are_the_authors(plan, tied):
     """The standard deviations of nanoGPT/model.py at 25c6fb9 for 16M, by their formulas."""
     (study,) = plan.studies.values()
     model = build_model(study.models[5 if tied else 0], 50304, 2048)
-    stds = {name: value.std().item() for (name, _), (_, value) in zip(
-        model.named_parameters(), model.initial_values(1, "xavier_linear"), strict=True
-    ) if value.ndim == 2}  # fmt: skip
+    stds = {
+        name: value.std().item()
+        for (name, _), (_, value) in zip(
+            model.named_parameters(), model.initial_values(1, "xavier_linear"), strict=True
+        )
+        if value.ndim == 2
+    }
     expected = {
-        "embedding": 0.0063 if tied else 0.0668, "attn_qkv": 0.0473, "attn_proj": 0.00577, "mlp_gate_up": 0.0449,
-        "mlp_proj": 0.0449, "head": 0.0063,
-    }  # fmt: skip
+        "embedding": 0.0063 if tied else 0.0668,
+        "attn_qkv": 0.0473,
+        "attn_proj": 0.00577,
+        "mlp_gate_up": 0.0449,
+        "mlp_proj": 0.0449,
+        "head": 0.0063,
+    }
     for name, std in stds.items():
         assert std == pytest.approx(expected[name.split(".")[-2]], rel=0.02), name
     assert study.training.init == "xavier_linear"
@@ -62,9 +80,16 @@ def test_initial_values_are_the_authors(plan, tied):
 @pytest.mark.parametrize("peak", [3e-4, 3e-1])
 def test_the_rate_ends_where_the_authors_ends(plan, peak):
     (study,) = plan.studies.values()
-    rates = [peak * learning_rate_factor(step, 100_000, study.training, peak) for step in (0, 5_000, 52_500, 100_000)]
+    rates = [
+        peak * learning_rate_factor(step, 100_000, study.training, peak)
+        for step in (0, 5_000, 52_500, 100_000)
+    ]
     assert rates == pytest.approx([peak / 5001, peak, 1e-5 + (peak - 1e-5) / 2, 1e-5])
-    assert (study.training.weight_decay, study.training.grad_clip, study.training.beta2) == (0, 1, 0.95)
+    assert (study.training.weight_decay, study.training.grad_clip, study.training.beta2) == (
+        0,
+        1,
+        0.95,
+    )
 
 
 def test_its_candidates_are_the_published_runs(plan):
@@ -72,7 +97,8 @@ def test_its_candidates_are_the_published_runs(plan):
         published = {
             (row["model_label"], (row["method"], row["weight"]), float(row["learning_rate"]))
             for row in csv.DictReader(file)
-            if (row["method"], row["weight"]) != ("mu-loss", "0.1")  # beside the published figures and tables
+            if (row["method"], row["weight"])
+            != ("mu-loss", "0.1")  # beside the published figures and tables
         }
     tried = {
         (cell.model.label, METHODS[tuning.row.key], candidate.embedding_lr)

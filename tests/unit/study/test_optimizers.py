@@ -1,4 +1,5 @@
-"""The declarations of built-in optimizers, against the folder that they lie in and the page that lists them."""
+"""The declarations of built-in optimizers, against the folder that they lie in and the page that
+lists them."""
 
 import re
 from pathlib import Path
@@ -18,9 +19,13 @@ PAGE = (Path(__file__).parents[3] / "docs" / "optimizers.md").read_text(encoding
 
 
 def test_each_file_of_the_folder_is_in_the_union():
-    modules = [resolve_name(f"{folder.__name__}.{module.name}") for module in iter_modules(folder.__path__)]
+    modules = [
+        resolve_name(f"{folder.__name__}.{module.name}") for module in iter_modules(folder.__path__)
+    ]
     values = [value for module in modules for value in vars(module).values()]
-    declared = {value for value in values if isinstance(value, type) and issubclass(value, BuiltInSettings)}
+    declared = {
+        value for value in values if isinstance(value, type) and issubclass(value, BuiltInSettings)
+    }
     assert {kind for kind in declared if "name" in kind.model_fields} == set(BY_NAME.values())
 
 
@@ -29,14 +34,22 @@ def test_the_examples_are_entries_of_this_optimizer(name):
     read = [TypeAdapter(SingleOptimizer).validate_python(entry) for entry in BY_NAME[name].examples]
     assert read
     assert {optimizer.name for optimizer in read} == {name}
-    assert len({optimizer.n_states(100, 10) for optimizer in read}) == len(read), "one example for each size of states"
+    assert len({optimizer.n_states(100, 10) for optimizer in read}) == len(read), (
+        "one example for each size of states"
+    )
 
 
 def test_the_page_has_the_names_of_its_entries_and_lacks_no_optimizer():
     table = PAGE.partition("| in the study |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `(.+?)` \| `(.+?)` \| (.+?) \|", table, re.MULTILINE)
-    entries = [TypeAdapter(Optimizer).validate_python(yaml.safe_load(entry)) for entry, _, _ in rows]
-    assert [(entry.key, entry.label) for entry in entries] == [(key, label) for _, key, label in rows]
+    entries = [
+        TypeAdapter(Optimizer).validate_python(yaml.safe_load(entry)) for entry, _, _ in rows
+    ]
+    assert [(entry.key, entry.label) for entry in entries] == [
+        (key, label) for _, key, label in rows
+    ]
     assert {entry.name for entry in entries} == {*BY_NAME, "per_matrix"}
     family = PAGE.partition("| | rule of a step |")[2].partition("\n\n")[0]
-    assert {kind.title for kind in BY_NAME.values()} <= set(re.findall(r"^\| (.+?) \|", family, re.MULTILINE))
+    assert {kind.title for kind in BY_NAME.values()} <= set(
+        re.findall(r"^\| (.+?) \|", family, re.MULTILINE)
+    )

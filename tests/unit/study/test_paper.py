@@ -18,12 +18,21 @@ VOCAB_SIZE = 50304
 
 def small(n_layer: int, d: int) -> int:
     """Two embeddings; per layer attention in and out, MLP in and out, two norms; a last norm."""
-    return VOCAB_SIZE * d + 1024 * d + n_layer * (3 * d * d + d * d + 4 * d * d + 4 * d * d + d + d) + d
+    return (
+        VOCAB_SIZE * d
+        + 1024 * d
+        + n_layer * (3 * d * d + d * d + 4 * d * d + 4 * d * d + d + d)
+        + d
+    )
 
 
 def large(n_layer: int, d: int, d_ffn: int) -> int:
     """One embedding; per layer attention in and out, gate, up and down, two norms; a last norm."""
-    return VOCAB_SIZE * d + n_layer * (3 * d * d + d * d + d * d_ffn + d * d_ffn + d_ffn * d + d + d) + d
+    return (
+        VOCAB_SIZE * d
+        + n_layer * (3 * d * d + d * d + d * d_ffn + d * d_ffn + d_ffn * d + d + d)
+        + d
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,8 +63,12 @@ def paper_large():
 def test_the_large_grid_is_table_2(paper_large):
     (groups,) = layout_of(paper_large).groups.values()
     rows = [(group.table, group.tokens_label, group.model_label) for group in groups]
-    assert rows == [("table2", "26B", "1.3B"), ("table2", "52B", "2.6B"), ("table2", "105B", "1.3B"),
-                    ("table2", "210B", "2.6B")]  # fmt: skip
+    assert rows == [
+        ("table2", "26B", "1.3B"),
+        ("table2", "52B", "2.6B"),
+        ("table2", "105B", "1.3B"),
+        ("table2", "210B", "2.6B"),
+    ]
     for group in groups:
         assert round(group.n_tokens / 1e9) == int(group.tokens_label.removesuffix("B"))
         assert [len(cells) for cells in group.cells.values()] == [1, 1]

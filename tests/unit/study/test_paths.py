@@ -36,7 +36,9 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("100$/a", "100$/a"),
     ],
 )
-def test_every_path_is_expanded_at_the_door(name: str, typed: str, meant: str, tmp_path: Path) -> None:
+def test_every_path_is_expanded_at_the_door(
+    name: str, typed: str, meant: str, tmp_path: Path
+) -> None:
     given = getattr(Paths.model_validate({name: typed}), name)
     expected = meant.format(tmp_path)
     assert given == ((expected,) if name == "text" else expected)
@@ -44,20 +46,30 @@ def test_every_path_is_expanded_at_the_door(name: str, typed: str, meant: str, t
 
 @pytest.mark.fault(
     "settings",
-    "A path names a variable that is not set or is empty, or the home of nobody (`$UNSET/hub` would be `/hub`).",
-    "One line names setting and variable, and what to write; nothing is looked for in a folder `~` or in `/`.",
+    "A path names a variable that is not set or is empty, or the home of nobody (`$UNSET/hub` would"
+    " be `/hub`).",
+    "One line names setting and variable, and what to write; nothing is looked for in a folder `~`"
+    " or in `/`.",
 )
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("$UNSET/hub", "the variable $UNSET is not set, or is empty; set it, or write the folder itself"),
+        (
+            "$UNSET/hub",
+            "the variable $UNSET is not set, or is empty; set it, or write the folder itself",
+        ),
         ("a/${UNSET}", "the variable ${UNSET} is not set, or is empty"),
         ("$EMPTY/hub", "the variable $EMPTY is not set, or is empty"),
-        ("~nobody-of-this-name/hub", "~nobody-of-this-name is the home of no user here; write the folder itself"),
+        (
+            "~nobody-of-this-name/hub",
+            "~nobody-of-this-name is the home of no user here; write the folder itself",
+        ),
     ],
 )
 @pytest.mark.parametrize("setting", ["paths.hub_mirror", "paths.text.1", "stated"])
-def test_a_path_that_leads_nowhere_is_refused(setting: str, typed: str, said: str, tiny_study: Any) -> None:
+def test_a_path_that_leads_nowhere_is_refused(
+    setting: str, typed: str, said: str, tiny_study: Any
+) -> None:
     changes = {
         "paths.hub_mirror": {"paths": {"hub_mirror": typed}},
         "paths.text.1": {"paths": {"text": ["a", typed]}},
@@ -70,13 +82,21 @@ def test_a_path_that_leads_nowhere_is_refused(setting: str, typed: str, said: st
 
 @pytest.mark.parametrize("file", ["~/men.csv", "$SCRATCH/men.csv"])
 def test_a_file_of_a_folder_is_not_looked_for_elsewhere(file: str, tiny_study: Any) -> None:
-    study = tiny_study(evaluation={"word_similarity": [{"name": "men", "file": file}], "downstream": None})
-    with pytest.raises(ValueError, match=r"word_similarity\.0\.file: must be the name of a file in that folder"):
+    study = tiny_study(
+        evaluation={"word_similarity": [{"name": "men", "file": file}], "downstream": None}
+    )
+    with pytest.raises(
+        ValueError, match=r"word_similarity\.0\.file: must be the name of a file in that folder"
+    ):
         parse_study(study)
 
 
-def test_a_plan_has_whole_paths_and_ids_none(tiny_study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = make_plan(parse_study(tiny_study(paths={"hub_mirror": "~/hub", "tasks": "$SCRATCH/tasks"})))
+def test_a_plan_has_whole_paths_and_ids_none(
+    tiny_study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(
+        parse_study(tiny_study(paths={"hub_mirror": "~/hub", "tasks": "$SCRATCH/tasks"}))
+    )
     written = json.loads(json.dumps(plan.to_json()))
     assert written["studies"][0]["study"]["paths"]["hub_mirror"] == f"{tmp_path}/home/hub"
     assert plan.cells.keys() == make_plan(parse_study(tiny_study())).cells.keys()
@@ -87,9 +107,14 @@ def test_a_plan_has_whole_paths_and_ids_none(tiny_study: Any, tmp_path: Path, mo
 
 def test_a_composite_and_verify_give_whole_paths(tiny_study: Any, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(json.dumps(tiny_study(paths={"tasks": "~/tasks"})))
-    whole = parse_any_study({"study": "whole", "studies": ["tiny"], "paths": {"hub_mirror": "~/hub"}})
+    whole = parse_any_study(
+        {"study": "whole", "studies": ["tiny"], "paths": {"hub_mirror": "~/hub"}}
+    )
     (part,) = whole.load_parts([tmp_path])
-    assert (part.paths.hub_mirror, part.paths.tasks) == (f"{tmp_path}/home/hub", f"{tmp_path}/home/tasks")
+    assert (part.paths.hub_mirror, part.paths.tasks) == (
+        f"{tmp_path}/home/hub",
+        f"{tmp_path}/home/tasks",
+    )
     assert Paths(**parse_config(["paths={hub_mirror: ~/hub}"])).hub_mirror == f"{tmp_path}/home/hub"
 
 

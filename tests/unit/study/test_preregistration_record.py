@@ -1,4 +1,5 @@
-"""What the record of a stated plan notices, so that the report says whether it was stated in advance and kept."""
+"""What the record of a stated plan notices, so that the report says whether it was stated in
+advance and kept."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,18 +20,26 @@ from coupled_adam_bench.study.tuning import choice_file
 LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "ours", "than": "adamw"}
 TEXT = {"hypotheses": [LOSS], "seeds": [1, 2, 3, 4]}
 OURS = {"name": "custom", "path": "torch.optim.AdamW", "key": "ours", "label": "Ours"}
-TUNE = {"seeds": [11], "grids": {key: {"learning_rate": [0.001, 0.01]} for key in ("adamw", "ours")}}
+TUNE = {
+    "seeds": [11],
+    "grids": {key: {"learning_rate": [0.001, 0.01]} for key in ("adamw", "ours")},
+}
 Settings = dict[str, Any]
 
 
 class Study:
-    """A study with a stated plan in a folder of results, which starts, trains, and says what was kept."""
+    """A study with a stated plan in a folder of results, which starts, trains, and says what was
+    kept."""
 
     def __init__(self, tiny_study: Callable[..., Settings], results_of: Any, results: Path) -> None:
         self.results, self.results_of = results, results_of
         self.settings, self.text = tiny_study(stated=str(results / "plan.yaml")), dict(TEXT)
         self.block: Settings = self.settings["grid"][0]
-        self.block |= {"optimizers": ["adamw", OURS], "tokens": [{"steps": 60}, {"steps": 80}], "seeds": [1, 2]}
+        self.block |= {
+            "optimizers": ["adamw", OURS],
+            "tokens": [{"steps": 60}, {"steps": 80}],
+            "seeds": [1, 2],
+        }
 
     def start(self) -> Plan:
         (self.results / "plan.yaml").write_text(yaml.safe_dump(self.text))
@@ -44,7 +53,9 @@ class Study:
 
     def choose(self) -> None:
         for tuning in self.plan.tunings.values():
-            tried = [{"cells": [{"cell": cell.id} for cell in one.cells]} for one in tuning.candidates]
+            tried = [
+                {"cells": [{"cell": cell.id} for cell in one.cells]} for one in tuning.candidates
+            ]
             record = {"tuning": tuning.id, "candidates": tried, "chosen": 1}
             write_sealed(choice_file(self.folder / paths.TUNING, tuning.id), record)
         self.plan = self.plan.with_choices(
@@ -56,7 +67,9 @@ class Study:
             paths.run_dir(cell.id, self.results).mkdir(parents=True, exist_ok=True)
 
     def kept(self) -> dict[str, str]:
-        study = self.results_of(self.plan, lambda cell, _: 3.0 - (cell.optimizer.key == "ours") + 0.01 * cell.seed)
+        study = self.results_of(
+            self.plan, lambda cell, _: 3.0 - (cell.optimizer.key == "ours") + 0.01 * cell.seed
+        )
         found = checks(study, read_record(self.folder))
         self.said = "\n".join(check.finding for check in found)
         return {check.subject: check.kept for check in found}
@@ -70,7 +83,9 @@ def study(tiny_study: Callable[..., Settings], results_of: Any, tmp_path: Path) 
 ADVANCE, SEEDS = "stated in advance", "these seeds and no others"
 SETTINGS: dict[str, Callable[[Study], Any]] = {
     "the warmup": lambda study: study.settings["training"].update(warmup_steps=6),
-    "the factor of one optimizer": lambda study: study.block.update(optimizers=["adamw", OURS | {"lr_factor": 2}]),
+    "the factor of one optimizer": lambda study: study.block.update(
+        optimizers=["adamw", OURS | {"lr_factor": 2}]
+    ),
     "the seed of the text": lambda study: study.settings["data"]["source"].update(seed=7),
     "a place that is dropped": lambda study: study.block["tokens"].pop(),
     "a place that is added": lambda study: study.block["tokens"].append({"steps": 90}),
@@ -79,8 +94,8 @@ SETTINGS: dict[str, Callable[[Study], Any]] = {
 
 @pytest.mark.fault(
     "results",
-    "After a look at results a stated plan is changed, or settings, places or seeds of its runs are; its record is "
-    "deleted, or the study is renamed.",
+    "After a look at results a stated plan is changed, or settings, places or seeds of its runs"
+    " are; its record is deleted, or the study is renamed.",
     "The report does not say that it was stated in advance, or names the runs that were dropped.",
 )
 @pytest.mark.parametrize("change", SETTINGS.values(), ids=SETTINGS)
@@ -103,7 +118,10 @@ MEASURES: dict[str, tuple[str, Settings]] = {
     "the words' spaces": ("r_bar", {"leading_space": False}),
     "the limit of items": ("acc", {"downstream": {"tasks": "synthetic", "limit": 3}}),
     "the windows of the loss": ("loss", {"test_loss": {"windows": "random"}}),
-    "the direction of an own metric": ("spread", {"metrics": [OWN_METRIC | {"higher_is_better": False}]}),
+    "the direction of an own metric": (
+        "spread",
+        {"metrics": [OWN_METRIC | {"higher_is_better": False}]},
+    ),
     "the function of an own metric": ("spread", {"metrics": [OWN_METRIC | {"path": "numpy.var"}]}),
 }
 
@@ -114,7 +132,9 @@ MEASURES: dict[str, tuple[str, Settings]] = {
     "The report does not say that it was stated in advance.",
 )
 @pytest.mark.parametrize(("metric", "change"), MEASURES.values(), ids=MEASURES)
-def test_a_metric_that_is_measured_otherwise_after_a_look(study: Study, metric: str, change: Settings) -> None:
+def test_a_metric_that_is_measured_otherwise_after_a_look(
+    study: Study, metric: str, change: Settings
+) -> None:
     study.text["hypotheses"] = [LOSS | {"metric": metric}]
     study.settings["evaluation"] |= {"metrics": [OWN_METRIC], "downstream": {"tasks": "synthetic"}}
     study.start()
@@ -139,11 +159,17 @@ def test_what_no_hypothesis_is_about_may_be_measured_otherwise(study: Study) -> 
 def test_a_record_that_does_not_say_what_was_measured(study: Study) -> None:
     study.start()
     study.begin()
-    old = [{name: value for name, value in entry.items() if name != "measured"} for entry in read_record(study.folder)]
+    old = [
+        {name: value for name, value in entry.items() if name != "measured"}
+        for entry in read_record(study.folder)
+    ]
     write_sealed(study.folder / "stated.json", {"seen": old})
     for _ in range(2):  # as it was committed, and as it is after another start
         assert study.kept()[ADVANCE] == "open"
-        assert "when 0 of 8 runs had begun; how its metrics were to be measured is not recorded" in study.said
+        assert (
+            "when 0 of 8 runs had begun; how its metrics were to be measured is not recorded"
+            in study.said
+        )
         study.start()
     study.settings["evaluation"]["test_loss"] = {"windows": "random"}
     study.start()
@@ -256,6 +282,7 @@ def test_a_record_that_was_edited(study: Study) -> None:
     record = study.folder / "stated.json"
     record.write_text(record.read_text().replace("_s1_", "_s2_"))
     with pytest.raises(
-        ValueError, match=r"stated\.json: its contents do not match .*; put it back as it was, or delete it"
+        ValueError,
+        match=r"stated\.json: its contents do not match .*; put it back as it was, or delete it",
     ):
         read_record(study.folder)

@@ -31,12 +31,17 @@ def test_closed_forms_without_warmup(low: float) -> None:
     }
     for schedule, shape in shapes.items():
         factors = curve(recipe(schedule, min_lr_ratio=low, decay_fraction=0.25))
-        np.testing.assert_allclose(factors, 1 - (1 - low) * (1 - shape), rtol=0, atol=1e-12, err_msg=schedule)
+        np.testing.assert_allclose(
+            factors, 1 - (1 - low) * (1 - shape), rtol=0, atol=1e-12, err_msg=schedule
+        )
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_both_warmups(schedule: str) -> None:
-    first, zero = (curve(recipe(schedule, warmup_steps=100, warmup_from=name)) for name in ("first_step", "zero"))
+    first, zero = (
+        curve(recipe(schedule, warmup_steps=100, warmup_from=name))
+        for name in ("first_step", "zero")
+    )
     assert first[:100].tolist() == [(step + 1) / 101 for step in range(100)]
     assert zero[:100].tolist() == [step / 100 for step in range(100)]
     assert first[100:].tolist() == zero[100:].tolist()
@@ -49,22 +54,34 @@ def test_a_fraction_for_the_warmup_is_rounded_up(schedule: str) -> None:
         with pytest.raises(ValueError, match="warmup_fraction: schedule 'wsd' shares one start"):
             Training(schedule="wsd", warmup_fraction=0.01)
         return
-    for steps, warmup in ((1000, 10), (1001, 11), (700, 7)):  # 0.01 x 700 is 7.000000000000001 in floats
-        fraction, fixed = Training(schedule=schedule, warmup_fraction=0.01), recipe(schedule, warmup_steps=warmup)
+    for steps, warmup in (
+        (1000, 10),
+        (1001, 11),
+        (700, 7),
+    ):  # 0.01 x 700 is 7.000000000000001 in floats
+        fraction, fixed = (
+            Training(schedule=schedule, warmup_fraction=0.01),
+            recipe(schedule, warmup_steps=warmup),
+        )
         assert curve(fraction, steps).tolist() == curve(fixed, steps).tolist()
 
 
 @pytest.mark.parametrize("warmup_from", ["zero", "first_step"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("steps", "warmup"), [(1000, 100), (1000, 0), (1000, 900), (1000, 999), (97, 13)])
-def test_rises_to_the_peak_and_falls_without_a_jump(schedule: str, warmup_from: str, steps: int, warmup: int) -> None:
+@pytest.mark.parametrize(
+    ("steps", "warmup"), [(1000, 100), (1000, 0), (1000, 900), (1000, 999), (97, 13)]
+)
+def test_rises_to_the_peak_and_falls_without_a_jump(
+    schedule: str, warmup_from: str, steps: int, warmup: int
+) -> None:
     training = recipe(schedule, warmup_steps=warmup, warmup_from=warmup_from)
     factors = curve(training, steps)
     assert factors.max() == factors[warmup] == 1.0
     assert factors.min() >= (0.0 if warmup_from == "zero" else min(0.1, 1 / (warmup + 1)))
     assert all(a < b for a, b in pairwise(factors[: warmup + 1]))
     assert all(a >= b for a, b in pairwise(factors[warmup:]))
-    # No step is longer than the steepest line of its part: the warmup's, or pi / 2 of the decay's mean slope.
+    # No step is longer than the steepest line of its part: the warmup's, or pi / 2 of the decay's
+    # mean slope.
     decay = steps - warmup if schedule != "wsd" else min(steps - warmup, math.ceil(0.2 * steps))
     assert np.abs(np.diff(factors[: warmup + 1])).max(initial=0) <= 1 / max(warmup, 1) + 1e-12
     assert np.abs(np.diff(factors[warmup:])).max(initial=0) <= 0.9 * math.pi / 2 / decay + 1e-12
@@ -85,7 +102,9 @@ def test_a_warmup_longer_than_the_run_is_all_there_is(schedule: str) -> None:
 def test_one_step(schedule: str) -> None:
     assert learning_rate_factor(0, 1, recipe(schedule), 1.0) == 1.0
     assert learning_rate_factor(0, 1, recipe(schedule, warmup_steps=1), 1.0) == 0.5
-    assert learning_rate_factor(0, 1, recipe(schedule, warmup_steps=1, warmup_from="zero"), 1.0) == 0.0
+    assert (
+        learning_rate_factor(0, 1, recipe(schedule, warmup_steps=1, warmup_from="zero"), 1.0) == 0.0
+    )
     assert recipe(schedule).decay_start(1) == 1
 
 
@@ -98,9 +117,15 @@ def test_wsd_over_the_whole_run_is_linear() -> None:
 @pytest.mark.parametrize("fraction", [0.001, 0.07, 0.2, 0.5, 1.0])
 @pytest.mark.parametrize("warmup", [0, 5, 60])
 @pytest.mark.parametrize("steps", [1, 2, 50, 100])
-def test_decay_start_is_the_first_step_below_the_peak(fraction: float, warmup: int, steps: int) -> None:
+def test_decay_start_is_the_first_step_below_the_peak(
+    fraction: float, warmup: int, steps: int
+) -> None:
     training = recipe("wsd", warmup_steps=warmup, decay_fraction=fraction)
-    below = [step for step in range(warmup, steps) if learning_rate_factor(step, steps, training, 1.0) < 1]
+    below = [
+        step
+        for step in range(warmup, steps)
+        if learning_rate_factor(step, steps, training, 1.0) < 1
+    ]
     assert training.decay_start(steps) == (below[0] if below else steps)
 
 

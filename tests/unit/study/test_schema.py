@@ -7,7 +7,12 @@ import jsonschema
 import pytest
 import yaml
 
-from coupled_adam_bench.cli.schema_json import bundle_schema, results_schema, study_schema, write_schemas
+from coupled_adam_bench.cli.schema_json import (
+    bundle_schema,
+    results_schema,
+    study_schema,
+    write_schemas,
+)
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.config import parse_any_study, parse_study
 
@@ -34,8 +39,13 @@ def test_the_file_is_what_the_classes_say(tmp_path):
 def test_the_example_has_the_form_of_results():
     validator = jsonschema.Draft202012Validator(results_schema())
     kinds = {"n_params": int, "n_tokens": int, "seed": int, "value": float}
-    with (ROOT / "docs" / "examples" / "demo" / "results.csv").open(newline="", encoding="utf-8") as file:
-        rows = [{name: kinds.get(name, str)(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    with (ROOT / "docs" / "examples" / "demo" / "results.csv").open(
+        newline="", encoding="utf-8"
+    ) as file:
+        rows = [
+            {name: kinds.get(name, str)(text) for name, text in row.items()}
+            for row in csv.DictReader(file)
+        ]
     validator.validate(rows[:200])
     assert not validator.is_valid([{**rows[0], "value": "5.6"}])
     assert not validator.is_valid([{**rows[0], "more": 1}])
@@ -58,7 +68,10 @@ def test_a_shipped_study_is_valid_twice(path, validator):
 
 
 SHORT_FORMS = (
-    {"models": [{"name": "m", "n_layer": 1, "n_head": 1, "d_model": 8, "learning_rate": 0.1}], "m": "m"},
+    {
+        "models": [{"name": "m", "n_layer": 1, "n_head": 1, "d_model": 8, "learning_rate": 0.1}],
+        "m": "m",
+    },
     {"tokens": [20_000_000, "30M", "1.5B", {"steps": 100000, "label": "x"}]},
     {"optimizers": ["adamw", {"name": "coupled_adam", "scale_exponent": -1}]},
     {"text": ["a", "b"]},
@@ -70,7 +83,12 @@ def short_form(form: dict) -> dict:
     return {
         "study": "s",
         "paths": {"text": form.get("text", "folder")},
-        "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50257},
+        "data": {
+            "name": "d",
+            "source": {"kind": "files"},
+            "tokenizer": "gpt2",
+            "vocab_size": 50257,
+        },
         "models": form.get("models", ["gpt2-2x32"]),
         "grid": [
             {

@@ -20,7 +20,12 @@ Settings = Callable[..., dict[str, Any]]
         ("bald", "holm", "statistics.bald", "unknown key; did you mean 'bold'?"),
         ("margins", {"loss": 0}, "statistics.margins.loss", "must be greater than 0"),
         ("margins", {"loss": True}, "statistics.margins.loss", "must be a number, not true"),
-        ("margins", {"lust_%": 1}, "statistics.margins", "lust_% is nothing that this study measures; there are loss,"),
+        (
+            "margins",
+            {"lust_%": 1},
+            "statistics.margins",
+            "lust_% is nothing that this study measures; there are loss,",
+        ),
         ("target_loss", "low", "statistics.target_loss", "must be a number"),
     ],
 )
@@ -43,9 +48,13 @@ def test_statistics_change_no_cell(tiny_study: Settings, tiny_plan: Plan) -> Non
 
 def test_a_folder_has_one_section_of_statistics(tiny_study: Settings, tmp_path: Path) -> None:
     for name, section in (("a", {"bold": "holm"}), ("b", {"margins": {"loss": 0.1}})):
-        (tmp_path / f"{name}.yaml").write_text(json.dumps(tiny_study(study=name, statistics=section)))
+        (tmp_path / f"{name}.yaml").write_text(
+            json.dumps(tiny_study(study=name, statistics=section))
+        )
     whole = {"study": "both", "studies": ["a", "b"]}
-    with pytest.raises(ValueError, match=r"statistics\.bold: a has 'holm', b has 'paper'; a results folder has one"):
+    with pytest.raises(
+        ValueError, match=r"statistics\.bold: a has 'holm', b has 'paper'; a results folder has one"
+    ):
         make_plan(parse_any_study(whole), [tmp_path])
     given = {"bold": "paired", "margins": {"loss": 0.3}}
     plan = make_plan(parse_any_study(whole | {"statistics": given}), [tmp_path])

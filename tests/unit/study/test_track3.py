@@ -1,4 +1,5 @@
-"""The shipped studies of modded-nanogpt's optimizer track have the settings of its train_gpt_simple.py at f411b3d."""
+"""The shipped studies of modded-nanogpt's optimizer track have the settings of its
+train_gpt_simple.py at f411b3d."""
 
 import math
 from pathlib import Path
@@ -47,13 +48,21 @@ def test_optimizers_have_the_rates_betas_and_decays_of_the_baseline(cells: dict[
     (embedding,), (head,) = groups["embedding"], groups["head"]
     (muon,) = groups["muon"]
     norms = groups["core"][1]
-    assert [group["lr"] for group in (embedding, head, norms, muon)] == pytest.approx([0.7, 0.004, 0.015, 0.025])
+    assert [group["lr"] for group in (embedding, head, norms, muon)] == pytest.approx(
+        [0.7, 0.004, 0.015, 0.025]
+    )
     assert [group["weight_decay"] for group in (embedding, head, muon)] == [0.001, 0.001, 0.05]
     for group in (embedding, head, norms):
         assert group["betas"] == (0.8, 0.95)
-        assert group["eps"] * 8 * 64 * 1024 == pytest.approx(1e-10, rel=0.01)  # their gradients are sums
+        assert group["eps"] * 8 * 64 * 1024 == pytest.approx(
+            1e-10, rel=0.01
+        )  # their gradients are sums
     assert (muon["momentum"], muon["nesterov"], len(muon["params"])) == (0.95, True, 12 * 6)
-    assert {tuple(matrix.shape) for matrix in muon["params"]} == {(768, 768), (3072, 768), (768, 3072)}
+    assert {tuple(matrix.shape) for matrix in muon["params"]} == {
+        (768, 768),
+        (3072, 768),
+        (768, 3072),
+    }
 
 
 def test_the_schedule_is_that_of_the_baseline(study: Study) -> None:

@@ -19,7 +19,9 @@ def wsd(tiny_study: Callable[..., dict[str, Any]]) -> Callable[..., Plan]:
         settings = tiny_study(study="wsd")
         settings["training"] |= {"schedule": "wsd", **(training or {})}
         tokens = [{"steps": count} for count in steps]
-        settings["grid"] = [{"models": ["nano"], "tokens": tokens, "optimizers": ["adamw"], "seeds": [1], **block}]
+        settings["grid"] = [
+            {"models": ["nano"], "tokens": tokens, "optimizers": ["adamw"], "seeds": [1], **block}
+        ]
         return make_plan(parse_study(settings))
 
     return make
@@ -78,11 +80,24 @@ def test_the_decay_is_not_in_a_trunk_s_id(wsd) -> None:
 
 
 CHANGES = {
-    "seq_len": 8, "batch_sequences": 8, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6, "weight_decay": 0.2,
-    "embedding_weight_decay": 0.1, "grad_clip": 2.0, "warmup_steps": 6, "warmup_from": "zero", "data_order": "shuffled",
-    "data_ranks": 2, "init": "xavier_linear", "init_std": 0.01, "precision": "bf16", "core_optimizer": "muon",
+    "seq_len": 8,
+    "batch_sequences": 8,
+    "beta1": 0.8,
+    "beta2": 0.9,
+    "eps": 1e-6,
+    "weight_decay": 0.2,
+    "embedding_weight_decay": 0.1,
+    "grad_clip": 2.0,
+    "warmup_steps": 6,
+    "warmup_from": "zero",
+    "data_order": "shuffled",
+    "data_ranks": 2,
+    "init": "xavier_linear",
+    "init_std": 0.01,
+    "precision": "bf16",
+    "core_optimizer": "muon",
     "norm_lr_factor": 0.5,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", list(CHANGES))
@@ -96,13 +111,20 @@ def test_every_setting_of_the_recipe_is_tested_here() -> None:
     assert set(Training.model_fields) == set(CHANGES) | others
 
 
-def test_model_seed_data_and_protocol_are_in_a_trunk_s_id(wsd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_seed_data_and_protocol_are_in_a_trunk_s_id(
+    wsd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = wsd(40)
     reference = part_of(plan).id
     assert part_of(wsd(40, seeds=[2])).id.rsplit("_", 1)[1] != reference.rsplit("_", 1)[1]
-    assert part_of(wsd(40, optimizers=["coupled_adam"])).id.rsplit("_", 1)[1] != reference.rsplit("_", 1)[1]
+    assert (
+        part_of(wsd(40, optimizers=["coupled_adam"])).id.rsplit("_", 1)[1]
+        != reference.rsplit("_", 1)[1]
+    )
     wider = only(plan).study.models[0].model_copy(update={"d_model": 16})
-    assert part_of(make_plan(only(plan).study.model_copy(update={"models": (wider,)}))).id != reference
+    assert (
+        part_of(make_plan(only(plan).study.model_copy(update={"models": (wider,)}))).id != reference
+    )
     data = only(plan).study.data.model_copy(update={"vocab_size": 128})
     assert part_of(make_plan(only(plan).study.model_copy(update={"data": data}))).id != reference
     monkeypatch.setattr(versions, "TRAIN", versions.TRAIN + 1)

@@ -1,4 +1,5 @@
-"""Tunings: grids and what is wrong with them, the slots of cells that wait, and what keeps its id."""
+"""Tunings: grids and what is wrong with them, the slots of cells that wait, and what keeps its
+id."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,8 @@ Settings = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def tuned(tiny_study: Settings) -> Settings:
-    """Return the tiny study with a trial of three learning rates for both optimizers; ``changes`` are of ``tune``."""
+    """Return the tiny study with a trial of three learning rates for both optimizers; ``changes``
+    are of ``tune``."""
 
     def tuned(block: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
         grids = {key: {"learning_rate": RATES} for key in ("adamw", "coupled_adam")}
@@ -37,14 +39,19 @@ def tuned(tiny_study: Settings) -> Settings:
 
 
 def choose_all(plan: Plan, index: int) -> Plan:
-    return plan.with_choices({name: tuning.candidates[index].settings for name, tuning in plan.tunings.items()})
+    return plan.with_choices(
+        {name: tuning.candidates[index].settings for name, tuning in plan.tunings.items()}
+    )
 
 
 def write_choices(plan: Plan, folder: Path, index: int) -> None:
     """Write choices as the command ``choose`` does."""
     for tuning in plan.tunings.values():
         tried = [{"cells": [{"cell": cell.id} for cell in one.cells]} for one in tuning.candidates]
-        write_sealed(choice_file(folder, tuning.id), {"tuning": tuning.id, "candidates": tried, "chosen": index})
+        write_sealed(
+            choice_file(folder, tuning.id),
+            {"tuning": tuning.id, "candidates": tried, "chosen": index},
+        )
 
 
 # Names, and what an id hashes.
@@ -53,7 +60,11 @@ def write_choices(plan: Plan, folder: Path, index: int) -> None:
 @pytest.mark.parametrize(
     ("optimizer", "key", "label"),
     [
-        (AdamWSettings(name="adamw", lr_factor=0.5, weight_decay=0.1), "adamw_f0.5_wd0.1", "Adam, f = 0.5, wd = 0.1"),
+        (
+            AdamWSettings(name="adamw", lr_factor=0.5, weight_decay=0.1),
+            "adamw_f0.5_wd0.1",
+            "Adam, f = 0.5, wd = 0.1",
+        ),
         (
             CoupledAdamSettings(name="coupled_adam", scale_exponent=-2, lr_factor=3),
             "coupled_adam_n-2_f3",
@@ -84,21 +95,36 @@ def test_names_tell_what_differs_from_the_defaults(optimizer, key, label):
     ("optimizer", "dump"),
     [
         (
-            AdamWSettings(name="adamw", lr_factor=1, mu_centering=False, mu_loss=0, z_loss=0, soft_cap=None),
+            AdamWSettings(
+                name="adamw", lr_factor=1, mu_centering=False, mu_loss=0, z_loss=0, soft_cap=None
+            ),
             {"name": "adamw"},
         ),
-        (CoupledAdamSettings(name="coupled_adam", beta1=None), {"name": "coupled_adam", "scale_exponent": 0}),
-        (SgdSettings(name="sgd", lr_factor=2, mu_loss=0.0), {"name": "sgd", "lr_factor": 2.0, "momentum": 0.9}),
         (
-            CustomSettings(name="custom", path="torch.optim.Adagrad", key="a", label="A", mu_centering=False),
+            CoupledAdamSettings(name="coupled_adam", beta1=None),
+            {"name": "coupled_adam", "scale_exponent": 0},
+        ),
+        (
+            SgdSettings(name="sgd", lr_factor=2, mu_loss=0.0),
+            {"name": "sgd", "lr_factor": 2.0, "momentum": 0.9},
+        ),
+        (
+            CustomSettings(
+                name="custom", path="torch.optim.Adagrad", key="a", label="A", mu_centering=False
+            ),
             {
-                "name": "custom", "path": "torch.optim.Adagrad", "key": "a", "label": "A", "arguments": {},
-                "lr_factor": 1.0, "weight_decay": None,
+                "name": "custom",
+                "path": "torch.optim.Adagrad",
+                "key": "a",
+                "label": "A",
+                "arguments": {},
+                "lr_factor": 1.0,
+                "weight_decay": None,
             },
         ),
     ],
     ids=lambda value: getattr(value, "name", ""),
-)  # fmt: skip
+)
 def test_an_id_hashes_what_it_did_before_the_rivals_had_settings(optimizer, dump):
     assert optimizer.model_dump() == dump
 
@@ -116,7 +142,10 @@ GRID = {"learning_rate": RATES}
         ({"grids": {"adamw": {}, "coupled_adam": GRID}}, "grid.0.tune.grids.adamw: no field"),
         (
             {"grids": {"adam": GRID}},
-            "grid.0.tune.grids: adam is no key of the block's optimizers, which are adamw, coupled_adam",
+            (
+                "grid.0.tune.grids: adam is no key of the block's optimizers, which are adamw,"
+                " coupled_adam"
+            ),
         ),
         (
             {"grids": {"adamw": {"learning_rate": 0.1}}},
@@ -132,8 +161,10 @@ GRID = {"learning_rate": RATES}
         ),
         (
             {"grids": {"adamw": {"<script>_&%": [1]}}},
-            "adamw has no such setting to tune; allowed: learning_rate, mu_centering, mu_loss, z_loss, soft_cap, "
-            "weight_decay, width_scale, lr_factor, beta1, beta2, amsgrad",
+            (
+                "adamw has no such setting to tune; allowed: learning_rate, mu_centering, mu_loss,"
+                " z_loss, soft_cap, weight_decay, width_scale, lr_factor, beta1, beta2, amsgrad"
+            ),
         ),
         (
             {"grids": {"adamw": GRID, "coupled_adam": {"scale_exponent": [0.5]}}},
@@ -141,9 +172,15 @@ GRID = {"learning_rate": RATES}
         ),
         (
             {"grids": {"adamw": GRID}},
-            "grid.0.tune.grids: adamw has 3, coupled_adam has 0 candidates; in a fair trial all optimizers have the",
+            (
+                "grid.0.tune.grids: adamw has 3, coupled_adam has 0 candidates; in a fair trial all"
+                " optimizers have the"
+            ),
         ),
-        ({"tokens": {"steps": 61}}, "grid.0.tune.tokens: 61 steps are more than the 60 of the block's shortest cells"),
+        (
+            {"tokens": {"steps": 61}},
+            "grid.0.tune.tokens: 61 steps are more than the 60 of the block's shortest cells",
+        ),
         ({"tokens": 63}, "grid.0.tune.tokens: 63 is smaller than one batch of 64 tokens"),
         ({"model": "large"}, "grid.0.tune.model: large is not among the study's models nano"),
     ],
@@ -156,8 +193,12 @@ def test_what_is_wrong_with_a_trial_is_said_before_the_first_job(changes, messag
 
 def test_a_fixed_and_a_tuned_row_of_one_name_are_told_apart(tuned):
     study = tuned()
-    study["grid"].append({"models": ["nano"], "tokens": [{"steps": 30}], "optimizers": ["adamw"], "seeds": [1]})
-    with pytest.raises(ValueError, match=r"grid\.1\.optimizers: adamw stands for two different settings"):
+    study["grid"].append(
+        {"models": ["nano"], "tokens": [{"steps": 30}], "optimizers": ["adamw"], "seeds": [1]}
+    )
+    with pytest.raises(
+        ValueError, match=r"grid\.1\.optimizers: adamw stands for two different settings"
+    ):
         parse_study(study)
 
 
@@ -167,7 +208,13 @@ def test_blocks_with_other_rows_share_the_choice_of_a_row(tuned):
     tune = first["tune"] | {"tokens": {"steps": 20}}
     first["tune"] = tune
     alone = tune | {"grids": {"adamw": tune["grids"]["adamw"]}}
-    second = {"models": ["nano"], "tokens": [{"steps": 30}], "optimizers": ["adamw"], "seeds": [1], "tune": alone}
+    second = {
+        "models": ["nano"],
+        "tokens": [{"steps": 30}],
+        "optimizers": ["adamw"],
+        "seeds": [1],
+        "tune": alone,
+    }
     study["grid"].append(second)
     plan = make_plan(parse_study(study))
     assert len(plan.tunings) == 2
@@ -175,7 +222,9 @@ def test_blocks_with_other_rows_share_the_choice_of_a_row(tuned):
         name for name in plan.tunings if "_adamw_" in name
     }
     second["tune"] = alone | {"seeds": [99]}
-    with pytest.raises(ValueError, match=r"grid\.1\.optimizers: adamw stands for two different settings"):
+    with pytest.raises(
+        ValueError, match=r"grid\.1\.optimizers: adamw stands for two different settings"
+    ):
         parse_study(study)
 
 
@@ -205,7 +254,10 @@ def test_a_filled_slot_is_the_cell_that_a_study_without_a_trial_has(tuned, tiny_
     study["models"][0]["learning_rate"] = 0.1
     filled = choose_all(plan, 2)
     assert list(filled.cells) == list(make_plan(parse_study(study)).cells)
-    assert {cell.optimizer.label for cell in filled.cells.values()} == {"Adam (tuned)", "Coupled Adam (tuned)"}
+    assert {cell.optimizer.label for cell in filled.cells.values()} == {
+        "Adam (tuned)",
+        "Coupled Adam (tuned)",
+    }
     assert [cell.job_name for cell in filled.cells.values()] == list(plan.cells)
 
 
@@ -214,7 +266,11 @@ def test_a_filled_slot_is_the_cell_that_a_study_without_a_trial_has(tuned, tiny_
     [
         {"seeds": [11, 13]},
         {"tokens": {"steps": 30}},
-        {"grids": {key: {"learning_rate": [0.001, 0.01, 0.2]} for key in ("adamw", "coupled_adam")}},
+        {
+            "grids": {
+                key: {"learning_rate": [0.001, 0.01, 0.2]} for key in ("adamw", "coupled_adam")
+            }
+        },
         {"grids": {key: {"learning_rate": RATES[::-1]} for key in ("adamw", "coupled_adam")}},
     ],
 )
@@ -226,11 +282,15 @@ def test_another_trial_has_other_slots_and_choices(changes, tuned):
 
 def test_a_trial_with_a_smaller_model(tuned):
     study = tuned(model="pico")
-    study["models"].append({"name": "pico", "n_layer": 1, "n_head": 2, "d_model": 4, "learning_rate": 0.01})
+    study["models"].append(
+        {"name": "pico", "n_layer": 1, "n_head": 2, "d_model": 4, "learning_rate": 0.01}
+    )
     plan = make_plan(parse_study(study))
     assert {cell.model.name for cell in plan.tuning_cells.values()} == {"pico"}
     filled = choose_all(plan, 0)
-    assert {(cell.model.name, cell.model.learning_rate) for cell in filled.cells.values()} == {("nano", 0.001)}
+    assert {(cell.model.name, cell.model.learning_rate) for cell in filled.cells.values()} == {
+        ("nano", 0.001)
+    }
 
 
 def test_tuned_cells_share_no_trunk_and_candidates_do(tuned):
@@ -253,12 +313,21 @@ def test_arguments_of_a_custom_optimizer(tuned):
     grids = {"adamw": {"lr_factor": [1, 2]}, "ada": {"arguments.eps": [1.0e-8, 1.0e-6]}}
     study = parse_study(tuned({"optimizers": ["adamw", lion]}, grids=grids))
     tried = [(field, optimizer.arguments["eps"]) for field, optimizer in custom_optimizers(study)]
-    assert tried == [("grid.0.optimizers.1", 1e-9), ("grid.0.tune.grids.ada", 1e-8), ("grid.0.tune.grids.ada", 1e-6)]
+    assert tried == [
+        ("grid.0.optimizers.1", 1e-9),
+        ("grid.0.tune.grids.ada", 1e-8),
+        ("grid.0.tune.grids.ada", 1e-6),
+    ]
     cell = list(choose_all(make_plan(study), 1).cells.values())[-1]
     assert (cell.optimizer.arguments, cell.optimizer.key) == ({"eps": 1e-6, "lr_decay": 0.1}, "ada")
     assert cell.optimizer.label == "A_$&%<script> (tuned)"
     with pytest.raises(ValueError, match="text to YAML"):
-        parse_study(tuned({"optimizers": ["adamw", lion]}, grids=grids | {"ada": {"arguments.eps": ["1e-8", 2]}}))
+        parse_study(
+            tuned(
+                {"optimizers": ["adamw", lion]},
+                grids=grids | {"ada": {"arguments.eps": ["1e-8", 2]}},
+            )
+        )
 
 
 # Choices on disk.
@@ -312,7 +381,9 @@ def test_choices_of_other_candidates_and_damaged_ones_are_found(tuned, tmp_path)
 def test_the_split_by_which_a_tuning_chooses_is_not_the_one_that_is_reported(tuned):
     study = tuned()
     study["evaluation"]["test_loss"] = {"split": "val"}
-    with pytest.raises(ValueError, match=r"grid\.0\.tune: chooses by the split val, on which evaluation\.test_loss"):
+    with pytest.raises(
+        ValueError, match=r"grid\.0\.tune: chooses by the split val, on which evaluation\.test_loss"
+    ):
         parse_study(study)
 
 
@@ -321,7 +392,9 @@ def test_a_fixed_cell_keeps_its_job_if_a_choice_is_the_same_cell(tuned):
     study["grid"][0] |= {"optimizers": ["adamw"], "table": None}
     fixed = {"name": "adamw", "weight_decay": 0.1}
     (first,) = study["grid"]
-    study["grid"].append({name: first[name] for name in ("models", "tokens", "seeds")} | {"optimizers": [fixed]})
+    study["grid"].append(
+        {name: first[name] for name in ("models", "tokens", "seeds")} | {"optimizers": [fixed]}
+    )
     plan = make_plan(parse_study(study))
     cell = plan.blocks[1].cells[0]
     filled = choose_all(plan, 1)

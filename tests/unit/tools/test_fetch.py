@@ -1,4 +1,5 @@
-"""`fetch` with the hub's own libraries and a server on this machine; then the jobs, with the hub switched off."""
+"""`fetch` with the hub's own libraries and a server on this machine; then the jobs, with the hub
+switched off."""
 
 import io
 import json
@@ -26,11 +27,13 @@ from embedding_geometry.transport import check_address
 ROOT = Path(__file__).parents[3]
 ARC = [
     {
-        "id": f"q{i}", "question": f"What is {i}?", "answerKey": "B",
+        "id": f"q{i}",
+        "question": f"What is {i}?",
+        "answerKey": "B",
         "choices": {"text": ["one", "two", "three"], "label": ["A", "B", "C"]},
     }
     for i in range(5)
-]  # fmt: skip
+]
 PAIRS = b"sun\tmoon\t3.5\r\ncar\troad\t7\r\n"
 LISTS = {"word_similarity": [{"name": "p", "file": "pairs.txt"}, {"name": "m", "file": "more.txt"}]}
 
@@ -53,9 +56,13 @@ def tarred(name: str, content: bytes) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _what_there_is(hub: HubServer, here: Here) -> None:
-    """A corpus, the data of a task, and two word lists, which the process that fetches them takes for known."""
+    """A corpus, the data of a task, and two word lists, which the process that fetches them takes
+    for known."""
     hub.add("datasets/org/set", four_files())
-    card = b"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n  - {split: test, path: ARC-Easy/test*}\n---\n"
+    card = (
+        b"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n  - {split: test, path:"
+        b" ARC-Easy/test*}\n---\n"
+    )
     files = {"ARC-Easy/test-00000-of-00001.parquet": parquet(ARC), "README.md": card}
     hub.add("datasets/allenai/ai2_arc", files, TASK_REVISIONS["allenai/ai2_arc"])
     hub.files["/pairs.zip"] = zipped("sets/pairs.txt", b"word1\tword2\trating\r\n" + PAIRS)
@@ -73,13 +80,19 @@ presets.WORD_LISTS.update({{
 
 def study(here: Here, mirror: str | None = "mirror", **data: Any) -> dict[str, Any]:
     """A study that needs the corpus, the task and the word lists."""
-    paths = {"hub_mirror": mirror} | ({"tokenizer": None} if data.get("tokenizer") == "gpt2" else {})
+    paths = {"hub_mirror": mirror} | (
+        {"tokenizer": None} if data.get("tokenizer") == "gpt2" else {}
+    )
     evaluation = {"downstream": {"tasks": ["arc_easy"]}} | LISTS
     return here.study(paths=paths, data=data, evaluation=evaluation)
 
 
 def mirrored(here: Here) -> dict[str, str]:
-    files = [path for path in here.folder.glob("mirror/**/[!.]*") if path.is_file() and ".cache" not in path.parts]
+    files = [
+        path
+        for path in here.folder.glob("mirror/**/[!.]*")
+        if path.is_file() and ".cache" not in path.parts
+    ]
     return {str(path.relative_to(here.folder)): sha256_file(path) for path in sorted(files)}
 
 
@@ -90,7 +103,10 @@ def test_all_that_a_study_needs_and_the_jobs_without_a_network(hub: HubServer, h
     study(here)
     said = here.run("fetch", "--dry-run")
     assert said.returncode == 0, said.stderr
-    said_of = r"org/set \(none stated\), commit [0-9a-f]{40}: at most 0\.000 GB to fetch, and [0-9.]+ GB are free at"
+    said_of = (
+        r"org/set \(none stated\), commit [0-9a-f]{40}: at most 0\.000 GB to fetch, and [0-9.]+ GB"
+        r" are free at"
+    )
     assert re.search(said_of, said.stdout)
     assert not hub.sent("store")
     done = here.run("fetch")
@@ -116,7 +132,9 @@ def test_all_that_a_study_needs_and_the_jobs_without_a_network(hub: HubServer, h
     study(here, mirror="elsewhere")
     assert here.run("prepare").returncode == 0
     for name in ("meta.json", "train.bin", "val.bin", "test.bin", "unigram.npy"):
-        assert (from_mirror / name).read_bytes() == (here.folder / "from_mirror" / name).read_bytes()
+        assert (from_mirror / name).read_bytes() == (
+            here.folder / "from_mirror" / name
+        ).read_bytes()
 
 
 @pytest.mark.fault(
@@ -139,8 +157,14 @@ def test_killed_and_resumed(hub: HubServer, here: Here) -> None:
     hub.log.clear()
     done = here.run("fetch")
     assert done.returncode == 0, done.stderr
-    found = {Path(name).name: digest for name, digest in mirrored(here).items() if name.endswith(".parquet")}
-    assert found == {Path(name).name: sha256(content).hexdigest() for name, content in four_files().items()}
+    found = {
+        Path(name).name: digest
+        for name, digest in mirrored(here).items()
+        if name.endswith(".parquet")
+    }
+    assert found == {
+        Path(name).name: sha256(content).hexdigest() for name, content in four_files().items()
+    }
     assert hub.sent(second)
     assert not hub.sent(found["train-00000-of-00004.parquet"])
 
@@ -152,7 +176,9 @@ def test_a_cap_fetches_the_first_files_only(hub: HubServer, here: Here) -> None:
     assert len(list(corpus.glob("data/*.parquet"))) == 1
     done = here.run("prepare", **OFFLINE)
     assert done.returncode == 2
-    assert re.search(r"Of 4 files the first 1 are in .*give `fetch` a larger --bytes-per-token", done.stderr)
+    assert re.search(
+        r"Of 4 files the first 1 are in .*give `fetch` a larger --bytes-per-token", done.stderr
+    )
     per_token = 1.5 * len("".join(TEXTS[:100])) / 8000
     assert here.run("fetch", "--bytes-per-token", str(per_token)).returncode == 0
     assert len(list(corpus.glob("data/*.parquet"))) == 2
@@ -169,7 +195,10 @@ def test_what_is_not_there_is_named(hub: HubServer, here: Here) -> None:
     study(here)
     done = here.run("prepare", **OFFLINE)
     assert done.returncode == 2
-    assert re.search(r"dataset 'org/set' is not on this machine, .*target `fetch`, with paths\.hub_mirror", done.stderr)
+    assert re.search(
+        r"dataset 'org/set' is not on this machine, .*target `fetch`, with paths\.hub_mirror",
+        done.stderr,
+    )
     assert here.run("fetch").returncode == 0
     corpus = next((here.folder / "mirror" / "corpora").iterdir())
     last = corpus / "data" / "train-00003-of-00004.parquet"
@@ -177,10 +206,16 @@ def test_what_is_not_there_is_named(hub: HubServer, here: Here) -> None:
     content[100] ^= 1
     last.write_bytes(content)
     done = here.run("prepare", **OFFLINE)
-    assert re.search(r"paths\.hub_mirror: .*train-00003.*SHA-256 .*delete it and run the target `fetch`", done.stderr)
+    assert re.search(
+        r"paths\.hub_mirror: .*train-00003.*SHA-256 .*delete it and run the target `fetch`",
+        done.stderr,
+    )
     last.unlink()
     done = here.run("prepare", **OFFLINE)
-    assert re.search(r"dataset 'org/set' is not on this machine, .*target `fetch`.*Of 4 files the first 3", done.stderr)
+    assert re.search(
+        r"dataset 'org/set' is not on this machine, .*target `fetch`.*Of 4 files the first 3",
+        done.stderr,
+    )
     (here.folder / "mirror" / "allenai" / "ai2_arc" / "ARC-Easy" / "test.jsonl").unlink()
     done = here.run("try-tasks", "--out", "tasks.json", **OFFLINE)
     assert re.search(r"arc_easy needs .*test\.jsonl; the target `fetch` downloads it", done.stderr)
@@ -188,14 +223,18 @@ def test_what_is_not_there_is_named(hub: HubServer, here: Here) -> None:
 
 @pytest.mark.fault(
     "text and data",
-    "`fetch` has no folder to fetch into, cannot read a task's data, or gets another word list than the published",
-    "it tries all else, keeps nothing else in its place, and names the setting and the homes that it tried",
+    "`fetch` has no folder to fetch into, cannot read a task's data, or gets another word list than"
+    " the published",
+    "it tries all else, keeps nothing else in its place, and names the setting and the homes that"
+    " it tried",
 )
 def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
     study(here, mirror=None)
     done = here.run("fetch")
     assert done.returncode == 2
-    assert re.search(r"paths\.hub_mirror: not set .*--config 'paths=\{hub_mirror: data/hub\}'", done.stderr)
+    assert re.search(
+        r"paths\.hub_mirror: not set .*--config 'paths=\{hub_mirror: data/hub\}'", done.stderr
+    )
     study(here)
     task = hub.repos["datasets/allenai/ai2_arc"].branches[TASK_REVISIONS["allenai/ai2_arc"]]
     task["ai2_arc.py"] = b"import datasets"
@@ -204,10 +243,12 @@ def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
     assert done.returncode == 2
     assert "2 things could not be had" in done.stderr
     assert re.search(
-        r"arc_easy: .*has a loading script, ai2_arc\.py, .*put its rows .*/ARC-Easy/test\.jsonl", done.stderr
+        r"arc_easy: .*has a loading script, ai2_arc\.py, .*put its rows .*/ARC-Easy/test\.jsonl",
+        done.stderr,
     )
     assert re.search(
-        r"pairs\.txt with the SHA-256 [0-9a-f]{64}: put it at sets/pairs\.txt yourself; tried .*pairs\.zip "
+        r"pairs\.txt with the SHA-256 [0-9a-f]{64}: put it at sets/pairs\.txt yourself; tried"
+        r" .*pairs\.zip "
         r"\(ValueError: the SHA-256 is .*pairs\.txt \(ValueError: HTTP 404",
         done.stderr,
     ), done.stderr
@@ -248,7 +289,10 @@ def test_a_text_column_that_is_missing(hub: HubServer, here: Here) -> None:
     study(here, source={"kind": "hub", "dataset": "org/set", "text_field": "body"})
     done = here.run("fetch")
     assert done.returncode == 2
-    message = r"train-00000.* of 'org/set': no field 'body'; fields there: 'text'; set data\.source\.text_field"
+    message = (
+        r"train-00000.* of 'org/set': no field 'body'; fields there: 'text'; set"
+        r" data\.source\.text_field"
+    )
     assert re.search(message, done.stderr), done.stderr
     assert not hub.sent("train-00001")
 
@@ -263,12 +307,23 @@ def test_plain_http(here: Here) -> None:
     done = here.run("fetch", HF_ENDPOINT="http://hub.example.org")
     assert done.returncode == 2
     assert "http://hub.example.org: not https" in done.stderr
-    for allowed in ("https://hub.example.org/a", "http://localhost:80/a", "http://127.0.0.1", "http://[::1]:80"):
+    for allowed in (
+        "https://hub.example.org/a",
+        "http://localhost:80/a",
+        "http://127.0.0.1",
+        "http://[::1]:80",
+    ):
         check_address(allowed)
-    for refused in ("http://hub.example.org/a", "http://localhost.example.org", "ftp://hub.example.org/a"):
+    for refused in (
+        "http://hub.example.org/a",
+        "http://localhost.example.org",
+        "ftp://hub.example.org/a",
+    ):
         with pytest.raises(ValueError, match="not https"):
             check_address(refused)
-    assert all(home.url.startswith("https://") for known in WORD_LISTS.values() for home in known.homes)
+    assert all(
+        home.url.startswith("https://") for known in WORD_LISTS.values() for home in known.homes
+    )
 
 
 @pytest.mark.fault(
@@ -282,7 +337,8 @@ def test_too_little_space(hub: HubServer, here: Here) -> None:
         done = here.run("fetch")
         assert done.returncode == 2
         assert re.search(
-            r"paths\.hub_mirror: at most 0\.000 GB to fetch, and 0\.000 GB are free at .*mirror", done.stderr
+            r"paths\.hub_mirror: at most 0\.000 GB to fetch, and 0\.000 GB are free at .*mirror",
+            done.stderr,
         )
         assert not hub.sent("store")
 
@@ -292,17 +348,34 @@ def test_the_target_of_the_workflow(hub: HubServer, here: Here) -> None:
     settings["evaluation"]["word_similarity"] = []
     write_json(here.folder / "study.json", settings)
     environment = here.environment | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    command = [sys.executable, "-m", "snakemake", "fetch", "--cores", "1", "--snakefile", str(ROOT / "Snakefile")]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "fetch",
+        "--cores",
+        "1",
+        "--snakefile",
+        str(ROOT / "Snakefile"),
+    ]
     done = subprocess.run(
-        [*command, "--configfile", "study.json"], cwd=here.folder, env=environment, text=True, capture_output=True,
+        [*command, "--configfile", "study.json"],
+        cwd=here.folder,
+        env=environment,
+        text=True,
+        capture_output=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "GB are free at" in done.stdout
 
 
 def test_a_tokenizer_that_is_not_gpt2s(hub: HubServer, here: Here) -> None:
-    hub.add(GPT2_REPOSITORY, {"tokenizer.json": (here.tokenizer / "tokenizer.json").read_bytes()}, GPT2_REVISION)
+    hub.add(
+        GPT2_REPOSITORY,
+        {"tokenizer.json": (here.tokenizer / "tokenizer.json").read_bytes()},
+        GPT2_REVISION,
+    )
     study(here, tokenizer="gpt2", vocab_size=50304)
     done = here.run("fetch")
     assert done.returncode == 2
@@ -323,7 +396,9 @@ def test_gpt2s_tokenizer(hub: HubServer, here: Here) -> None:
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
 @pytest.mark.parametrize("name", WORD_LISTS)
 def test_the_pinned_word_lists_are_the_authors(name: str) -> None:
-    assert sha256_file(Path(os.environ["CAB_REAL_DATA"]) / "wordsim" / name) == WORD_LISTS[name].sha256
+    assert (
+        sha256_file(Path(os.environ["CAB_REAL_DATA"]) / "wordsim" / name) == WORD_LISTS[name].sha256
+    )
 
 
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
@@ -341,7 +416,10 @@ def test_the_papers_tasks_with_their_real_rows(hub: HubServer, here: Here) -> No
         repo = hub.repos.get(f"datasets/{data.dataset}")
         files = dict(repo.branches[branch]) if repo is not None else {}
         files[f"{config}/{split}-00000-of-00001.parquet"] = parquet(rows)
-        entry = f"- config_name: {config}\n  data_files:\n  - {{split: {split}, path: {config}/{split}-*}}\n"
+        entry = (
+            f"- config_name: {config}\n  data_files:\n  - {{split: {split}, path:"
+            f" {config}/{split}-*}}\n"
+        )
         card = files.get("README.md", b"---\nconfigs:\n---\n")
         files["README.md"] = card.replace(b"\n---\n", f"\n{entry}---\n".encode())
         hub.add(f"datasets/{data.dataset}", files, branch)

@@ -31,10 +31,16 @@ def work(plan: Plan) -> None:
     """Do what the rules do with this plan, in the working folder."""
     assert main(["prepare", *PLAN]) == 0
     steps = [(trunk.run.id, step) for trunk in plan.trunks.values() for step in trunk.branches]
-    assert main(["train-trunk", *PLAN, "--branches", *(str(branch_file(*branch)) for branch in steps)]) == 0
+    assert (
+        main(["train-trunk", *PLAN, "--branches", *(str(branch_file(*branch)) for branch in steps)])
+        == 0
+    )
     assert main(["train", *PLAN, "--cells", *plan.cells]) == 0
     for stage in plan.studies["tiny"].stages:
-        assert main([stage.command, *PLAN, "--cells", *plan.cells, "--done", f"{stage.name}.done"]) == 0
+        assert (
+            main([stage.command, *PLAN, "--cells", *plan.cells, "--done", f"{stage.name}.done"])
+            == 0
+        )
     if plan.blocks[0].block.table is not None:
         assert main(["report", *PLAN, "--templates", TEMPLATES, "--only", "tables"]) == 0
 
@@ -46,7 +52,10 @@ def plan_in(tiny_study: Any) -> Callable[[Path, list[int]], Plan]:
     def write(folder: Path, seeds: list[int]) -> Plan:
         study = tiny_study()
         study["training"] |= {"schedule": "wsd", "warmup_steps": 2}
-        study["grid"][0] |= {"tokens": [{"steps": 8, "label": "8"}, {"steps": 12, "label": "12"}], "seeds": seeds}
+        study["grid"][0] |= {
+            "tokens": [{"steps": 8, "label": "8"}, {"steps": 12, "label": "12"}],
+            "seeds": seeds,
+        }
         if len(seeds) == 1:  # no table with a test
             del study["grid"][0]["table"]
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +80,8 @@ def places(tmp_path_factory: pytest.TempPathFactory, plan_in: Any) -> Path:
 
 @pytest.fixture
 def here(places: Path, plan_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with the plan for both seeds and nothing trained; beside it copies of the other folders."""
+    """The working folder, with the plan for both seeds and nothing trained; beside it copies of the
+    other folders."""
     shutil.copytree(places, tmp_path, dirs_exist_ok=True)
     plan_in(tmp_path / "here", [1, 2])
     monkeypatch.chdir(tmp_path / "here")
@@ -81,13 +91,19 @@ def here(places: Path, plan_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_two_folders_make_one_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["merge", "../one/results", "../two/results"]) == 0
     said = capsys.readouterr().err
-    assert "../one/results: 6 taken, 0 were here before, 0 left out" in said  # two trunks and four cells
+    assert (
+        "../one/results: 6 taken, 0 were here before, 0 left out" in said
+    )  # two trunks and four cells
     assert "../two/results: 6 taken, 0 were here before, 0 left out" in said
-    trained = {path: path.stat().st_mtime_ns for path in Path("results/runs").rglob("*") if path.is_file()}
+    trained = {
+        path: path.stat().st_mtime_ns for path in Path("results/runs").rglob("*") if path.is_file()
+    }
     work(plan_here())
     said = capsys.readouterr().err
     assert said.count("kept, trained before") == 8
-    assert said.count("kept, evaluated before with the same settings") == 8 * len(plan_here().studies["tiny"].stages)
+    assert said.count("kept, evaluated before with the same settings") == 8 * len(
+        plan_here().studies["tiny"].stages
+    )
     assert {path: path.stat().st_mtime_ns for path in trained} == trained
     for name in MADE:
         made = Path("results/tiny", name).read_bytes()
@@ -106,8 +122,12 @@ def one_run(here: Path) -> Path:
     "`merge` finds a damaged model, history or record in the other folder.",
     "the run is left out, and the others are taken",
 )
-@pytest.mark.parametrize("name", ["model/model.safetensors", "history.jsonl", "run.json", "cell.json"])
-def test_a_damaged_run_is_left_out(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name", ["model/model.safetensors", "history.jsonl", "run.json", "cell.json"]
+)
+def test_a_damaged_run_is_left_out(
+    name: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = one_run(here) / name
     file.write_bytes(file.read_bytes()[:-9])
     assert main(["merge", "../one/results"]) == 1
@@ -117,7 +137,9 @@ def test_a_damaged_run_is_left_out(name: str, here: Path, capsys: pytest.Capture
     assert not Path("results/runs", one_run(here).name).exists()
 
 
-def test_a_run_with_other_bits_does_not_replace_the_one_here(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_other_bits_does_not_replace_the_one_here(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["merge", "../one/results"]) == 0
     run = Path("results/runs", one_run(here).name)
     before = sha256_file(run / "run.json")
@@ -130,12 +152,17 @@ def test_a_run_with_other_bits_does_not_replace_the_one_here(here: Path, capsys:
 
 def test_a_run_on_other_data_is_left_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = read_sealed(one_run(here) / "run.json")
-    write_sealed(one_run(here) / "run.json", record | {"data_sha256": record["data_sha256"] | {"train": "0" * 64}})
+    write_sealed(
+        one_run(here) / "run.json",
+        record | {"data_sha256": record["data_sha256"] | {"train": "0" * 64}},
+    )
     assert main(["merge", "../one/results"]) == 1
     assert "not the tokens that it was trained on" in capsys.readouterr().err
 
 
-def test_an_unfinished_run_here_gives_way_unless_it_is_trained(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unfinished_run_here_gives_way_unless_it_is_trained(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = Path("results/runs", one_run(here).name)
     lock = FolderLock(run)
     lock.acquire()
@@ -148,14 +175,18 @@ def test_an_unfinished_run_here_gives_way_unless_it_is_trained(here: Path, capsy
     assert (run / "run.json").is_file()
 
 
-def test_evaluations_of_another_version_are_measured_anew(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluations_of_another_version_are_measured_anew(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     old, *others = sorted((one_run(here) / "evaluations").glob("*.json"))
     write_sealed(old, read_sealed(old) | {"version": 0})
     assert main(["merge", "../one/results"]) == 0
     assert "version is 0, not " in capsys.readouterr().err
     taken = Path("results/runs", one_run(here).name, "evaluations")
     assert sorted(path.name for path in taken.glob("*.json")) == [path.name for path in others]
-    shutil.copy(here / "whole" / "results" / "runs" / one_run(here).name / "evaluations" / old.name, old)
+    shutil.copy(
+        here / "whole" / "results" / "runs" / one_run(here).name / "evaluations" / old.name, old
+    )
     assert main(["merge", "../one/results"]) == 0
     assert (taken / old.name).is_file()  # the same run is here, and gets what it lacks
 
@@ -176,17 +207,25 @@ def test_three_merges_at_once(here: Path) -> None:
     ]
     assert sorted(text.splitlines()[-1].removeprefix("../one/") for text in said) == sorted(counts)
     for run in (here / "one" / "results" / "runs").iterdir():
-        files = {path.relative_to(run) for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+        files = {
+            path.relative_to(run)
+            for path in run.rglob("*")
+            if path.is_file() and path.name != ".lock"
+        }
         taken = Path("results/runs", run.name)
         assert {path.relative_to(taken) for path in taken.rglob("*") if path.is_file()} == files
 
 
 @pytest.mark.fault(
     "several users",
-    "A run in the other folder has a link: to a file of somebody, or to a folder that is not there.",
-    "The run is left out with the name of the link; nothing is read through it, and the others are taken.",
+    "A run in the other folder has a link: to a file of somebody, or to a folder that is not"
+    " there.",
+    "The run is left out with the name of the link; nothing is read through it, and the others are"
+    " taken.",
 )
-@pytest.mark.parametrize("name", ["model/model.safetensors", "checkpoints/mine", "evaluations/more.json", ""])
+@pytest.mark.parametrize(
+    "name", ["model/model.safetensors", "checkpoints/mine", "evaluations/more.json", ""]
+)
 def test_links_are_not_followed(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     link = one_run(here) / name
     target = here / "elsewhere"
@@ -200,7 +239,9 @@ def test_links_are_not_followed(name: str, here: Path, capsys: pytest.CaptureFix
     assert "5 taken, 0 were here before, 1 left out" in said
 
 
-def test_links_among_the_data_are_not_followed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_among_the_data_are_not_followed(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (data,) = (here / "one" / "results" / "data").iterdir()
     (data / "train.bin").rename(here / "train.bin")
     (data / "train.bin").symlink_to(here / "train.bin")
@@ -214,9 +255,13 @@ def test_links_among_the_data_are_not_followed(here: Path, capsys: pytest.Captur
     "A record in the other folder is of a form that nobody foresaw.",
     "Its run is left out with the reason, and the others are taken.",
 )
-def test_one_bad_run_does_not_end_the_others(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_bad_run_does_not_end_the_others(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = read_sealed(one_run(here) / "run.json")
-    write_sealed(one_run(here) / "run.json", record | {"data_sha256": 7, "model_sha256": [], "step": {}})
+    write_sealed(
+        one_run(here) / "run.json", record | {"data_sha256": 7, "model_sha256": [], "step": {}}
+    )
     write_sealed(one_run(here) / "cell.json", {"data_id": ["x"]})
     assert main(["merge", "../one/results"]) == 1
     said = capsys.readouterr().err
@@ -224,6 +269,11 @@ def test_one_bad_run_does_not_end_the_others(here: Path, capsys: pytest.CaptureF
     assert "5 taken, 0 were here before, 1 left out" in said
 
 
-def test_what_is_no_results_folder_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_results_folder_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["merge", "../one"]) == 2
-    assert "../one: has no folder runs; give the folder `results` of another place" in capsys.readouterr().err
+    assert (
+        "../one: has no folder runs; give the folder `results` of another place"
+        in capsys.readouterr().err
+    )

@@ -18,7 +18,11 @@ def tracked(tmp_path, monkeypatch, tiny_plan, stored) -> Path:
     for cell in tiny_plan.cells:
         history = Path("results/runs", cell, "history.jsonl")
         history.parent.mkdir(parents=True)
-        history.write_text("".join(f'{{"step": {step}, "loss": {4 / step}, "time": {step}}}\n' for step in range(1, 6)))
+        history.write_text(
+            "".join(
+                f'{{"step": {step}, "loss": {4 / step}, "time": {step}}}\n' for step in range(1, 6)
+            )
+        )
         files.run(cell, environment={"git_revision": "0123abc"})
         files.evaluation(cell, "test_loss", [("test", "loss", 2.5, "nat/token")])
     return folder
@@ -26,7 +30,8 @@ def tracked(tmp_path, monkeypatch, tiny_plan, stored) -> Path:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory) -> Path:
-    """An MLflow database without runs, made once: that takes seconds, and MLflow remembers what it has opened."""
+    """An MLflow database without runs, made once: that takes seconds, and MLflow remembers what it
+    has opened."""
     database = tmp_path_factory.mktemp("whole") / "mlflow.db"
     place.open_client(f"sqlite:///{database}")
     return database

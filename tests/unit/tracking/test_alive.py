@@ -1,4 +1,5 @@
-"""An import asks whether what it has written before is still there, and its own: moved, copied and deleted things."""
+"""An import asks whether what it has written before is still there, and its own: moved, copied and
+deleted things."""
 
 import shutil
 from collections import OrderedDict
@@ -60,7 +61,8 @@ def files(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def assert_all_is_here(folder: Path) -> None:
-    """Compare with the folder what MLflow's pages would show: each run with its files, its parent and its model."""
+    """Compare with the folder what MLflow's pages would show: each run with its files, its parent
+    and its model."""
     from urllib.parse import unquote
 
     found = runs()
@@ -74,22 +76,31 @@ def assert_all_is_here(folder: Path) -> None:
             assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
     models = client().search_logged_models([experiment().experiment_id])
     assert len(models) == 6
-    assert {model.source_run_id for model in models} == {run.info.run_id for run in found if run is not parent}
+    assert {model.source_run_id for model in models} == {
+        run.info.run_id for run in found if run is not parent
+    }
     for model in models:
-        assert [one.path for one in client().list_logged_model_artifacts(model.model_id)] == ["config.json"]
+        assert [one.path for one in client().list_logged_model_artifacts(model.model_id)] == [
+            "config.json"
+        ]
 
 
 MOVES: dict[str, Callable] = {
     "moved": lambda old, new: old.rename(new),
     "copied": lambda old, new: shutil.copytree(old, new),
-    "moved without MLflow's files": lambda old, new: (shutil.rmtree(old / ARTIFACTS), old.rename(new)),
+    "moved without MLflow's files": lambda old, new: (
+        shutil.rmtree(old / ARTIFACTS),
+        old.rename(new),
+    ),
 }
 
 
 @pytest.mark.fault(
     "tracking",
-    "a project is moved or copied with its MLflow database, which names its files by absolute paths",
-    "the next start imports again: all is found where the project is now, and nothing is written to the old place",
+    "a project is moved or copied with its MLflow database, which names its files by absolute"
+    " paths",
+    "the next start imports again: all is found where the project is now, and nothing is written to"
+    " the old place",
 )
 @pytest.mark.parametrize("how", MOVES)
 def test_a_project_that_is_moved_or_copied(how, imported, tiny_plan, monkeypatch, capfd):
@@ -98,14 +109,18 @@ def test_a_project_that_is_moved_or_copied(how, imported, tiny_plan, monkeypatch
     MOVES[how](imported, new)
     monkeypatch.chdir(new)
     # MLflow keeps in a process where each run's files lie; a start is another process.
-    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._artifact_repos_cache", OrderedDict())
+    monkeypatch.setattr(
+        "mlflow.tracking._tracking_service.utils._artifact_repos_cache", OrderedDict()
+    )
     assert imported_elsewhere(STUDY)
     before = files(imported) if how == "copied" else {}
     (STUDY / "report/index.html").write_text("another report")
     import_again(tiny_plan)
     assert_all_is_here(new)
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "came from" in line]
-    assert line.startswith(f"results/mlflow.db came from {imported / ARTIFACTS}: its files are looked for in {new}/")
+    assert line.startswith(
+        f"results/mlflow.db came from {imported / ARTIFACTS}: its files are looked for in {new}/"
+    )
     assert (files(imported) if how == "copied" else {}) == before
     assert not imported_elsewhere(STUDY)
     assert import_again(tiny_plan)["unchanged"] == 6
@@ -132,7 +147,10 @@ def test_a_database_of_two_projects(tracked, tiny_plan, whole, tmp_path, monkeyp
     other = shutil.copytree(tracked, tracked.with_name("other"))
     before = files(tracked)
     monkeypatch.chdir(other)
-    with pytest.raises(TrackingError, match=r"'tiny' has its files in .*a project/.*; rename the experiment in MLflow"):
+    with pytest.raises(
+        TrackingError,
+        match=r"'tiny' has its files in .*a project/.*; rename the experiment in MLflow",
+    ):
         import_study(tiny_plan)
     assert files(tracked) == before
     client().rename_experiment(experiment().experiment_id, "tiny of the first")
@@ -153,7 +171,8 @@ DELETED: dict[str, Callable] = {
 @pytest.mark.fault(
     "tracking",
     "an experiment, a run or files of MLflow's are deleted, in its pages or by hand",
-    "the next import makes them anew: each run has its files, its model, and a parent that is there",
+    "the next import makes them anew: each run has its files, its model, and a parent that is"
+    " there",
 )
 @pytest.mark.parametrize("what", DELETED)
 def test_what_was_deleted_comes_anew(what, imported, tiny_plan):
@@ -168,7 +187,10 @@ def test_an_experiment_is_deleted_twice(imported, tiny_plan, capfd):
     for _ in range(2):
         client().delete_experiment(experiment().experiment_id)
         assert import_again(tiny_plan)["created"] == 6
-        assert "MLflow's experiment 'tiny' was deleted: it is kept as 'tiny (deleted, " in capfd.readouterr().err
+        assert (
+            "MLflow's experiment 'tiny' was deleted: it is kept as 'tiny (deleted, "
+            in capfd.readouterr().err
+        )
     assert_all_is_here(imported)
 
 
@@ -185,20 +207,26 @@ def test_a_superseded_run_that_is_restored_is_not_taken_for_the_cell(imported, t
 @pytest.mark.fault(
     "tracking",
     "results/mlflow.db is of use to nobody: each of MLflow's requests fails",
-    "the advice fits the place: its deletion, since the results are elsewhere; never a variable that is not set",
+    "the advice fits the place: its deletion, since the results are elsewhere; never a variable"
+    " that is not set",
 )
 def test_the_advice_fits_the_place(imported, tiny_plan, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("no such thing")
 
     monkeypatch.setattr("mlflow.tracking.MlflowClient.search_runs", fail)
-    with pytest.raises(TrackingError, match=r"no such thing\..*; delete results/mlflow\.db and start again"):
+    with pytest.raises(
+        TrackingError, match=r"no such thing\..*; delete results/mlflow\.db and start again"
+    ):
         import_study(tiny_plan)
     given = f"sqlite:///{imported}/results/mlflow.db?timeout=9"
-    with pytest.raises(TrackingError, match=r"no such thing.*; mend it, or give no --uri to use results/mlflow\.db"):
+    with pytest.raises(
+        TrackingError, match=r"no such thing.*; mend it, or give no --uri to use results/mlflow\.db"
+    ):
         import_study(tiny_plan, given)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
     with pytest.raises(
-        TrackingError, match=r"no such thing.*; mend it, or unset MLFLOW_TRACKING_URI to use results/ml"
+        TrackingError,
+        match=r"no such thing.*; mend it, or unset MLFLOW_TRACKING_URI to use results/ml",
     ):
         import_study(tiny_plan)

@@ -1,4 +1,5 @@
-"""The import into MLflow beside the jobs: its pauses, its end, and servers that hang or refuse all the time."""
+"""The import into MLflow beside the jobs: its pauses, its end, and servers that hang or refuse all
+the time."""
 
 import json
 import os
@@ -35,12 +36,21 @@ def folder(tmp_path, tiny_plan):
 @contextmanager
 def following(folder):
     """Run the import beside the jobs, with short pauses."""
-    follow_study = "importing._PAUSE = 0; importing.follow_study(Path('results/tiny/plan.json'), 0.2)"
-    command = f"from pathlib import Path; from coupled_adam_bench.tracking import importing; {follow_study}"
+    follow_study = (
+        "importing._PAUSE = 0; importing.follow_study(Path('results/tiny/plan.json'), 0.2)"
+    )
+    command = (
+        "from pathlib import Path; from coupled_adam_bench.tracking import importing;"
+        f" {follow_study}"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", command], cwd=folder,
-        stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-c", command],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         yield process
     finally:
@@ -61,9 +71,14 @@ def steps_in_mlflow(folder) -> set[int]:
 
     client = MlflowClient(f"sqlite:///{folder}/results/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
-    runs = client.search_runs([experiment.experiment_id], "tags.optimizer != ''") if experiment else []
+    runs = (
+        client.search_runs([experiment.experiment_id], "tags.optimizer != ''") if experiment else []
+    )
     # A run has no points yet where the import was seen between making it and filling it.
-    steps = {max((p.step for p in client.get_metric_history(run.info.run_id, "train/loss")), default=0) for run in runs}
+    steps = {
+        max((p.step for p in client.get_metric_history(run.info.run_id, "train/loss")), default=0)
+        for run in runs
+    }
     return steps if len(runs) == 6 else set()
 
 
@@ -81,18 +96,20 @@ def test_training_is_seen_while_it_goes_on(folder, monkeypatch):
 
 @pytest.mark.fault(
     "tracking",
-    "The workflow ends in any way, SIGKILL included, while the import beside its jobs runs or hangs.",
+    "The workflow ends in any way, SIGKILL included, while the import beside its jobs runs or"
+    " hangs.",
     "The import ends with it, and what it had not written comes with the next one.",
 )
 def test_the_process_ends_with_the_one_that_holds_its_input(folder):
     starter = (
-        "import subprocess, sys, time\n"
-        "command = [sys.executable, '-m', 'coupled_adam_bench', 'follow', '--plan', 'results/tiny/plan.json']\n"
-        "child = subprocess.Popen([*command, '--seconds', '600'], stdin=subprocess.PIPE, start_new_session=True)\n"
-        "print(child.pid, flush=True)\n"
-        "time.sleep(600)\n"
+        "import subprocess, sys, time\ncommand = [sys.executable, '-m', 'coupled_adam_bench',"
+        " 'follow', '--plan', 'results/tiny/plan.json']\nchild = subprocess.Popen([*command,"
+        " '--seconds', '600'], stdin=subprocess.PIPE, start_new_session=True)\nprint(child.pid,"
+        " flush=True)\ntime.sleep(600)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", starter], cwd=folder, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", starter], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
     child = int(parent.stdout.readline())
     wait_for(lambda: os.getpriority(os.PRIO_PROCESS, child) == 19)
     os.kill(child, 0)
@@ -111,7 +128,8 @@ def test_the_process_ends_with_the_one_that_holds_its_input(folder):
 
 @contextmanager
 def hanging():
-    """Yield the address of a server that takes connections and never answers, as long as anybody asks."""
+    """Yield the address of a server that takes connections and never answers, as long as anybody
+    asks."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = []
 
@@ -140,7 +158,8 @@ def refusing():
 @pytest.mark.fault(
     "tracking",
     "The MLflow server hangs or refuses connections for the whole run.",
-    "The last import notes it and the study ends well; a later import has everything, and twice gives the same.",
+    "The last import notes it and the study ends well; a later import has everything, and twice"
+    " gives the same.",
 )
 @pytest.mark.parametrize("server", [hanging, refusing])
 def test_a_server_that_is_away_for_the_whole_run(server, folder, monkeypatch):

@@ -27,7 +27,8 @@ T0 = 1_700_000_000.25
 
 @pytest.fixture(autouse=True)
 def _environment_stays(monkeypatch):
-    """Start without a server of the user's, and find the environment after an import as it was before."""
+    """Start without a server of the user's, and find the environment after an import as it was
+    before."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     before = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW")}
     yield
@@ -63,7 +64,10 @@ def plan() -> Plan:
                         "seeds": [1],
                     }
                 ],
-                "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
+                "evaluation": {
+                    "word_similarity": "synthetic",
+                    "downstream": {"tasks": "synthetic"},
+                },
             }
         )
     )
@@ -80,20 +84,35 @@ def write_history(folder: Path, steps, start: float = T0) -> None:
 
 
 def finish(folder: Path, cell: Cell, model: str | None = "aa", status: str = "completed") -> None:
-    run = {"cell": cell.id, "status": status, "reason": None if model else "loss not finite in step 7", "step": 50}
-    write_sealed(folder / "run.json", run | {"model_sha256": model, "environment": {"git_revision": "0123abc"}})
+    run = {
+        "cell": cell.id,
+        "status": status,
+        "reason": None if model else "loss not finite in step 7",
+        "step": 50,
+    }
+    write_sealed(
+        folder / "run.json",
+        run | {"model_sha256": model, "environment": {"git_revision": "0123abc"}},
+    )
 
 
 @pytest.fixture
 def evaluate(plan, stored):
-    """The function that writes an evaluation of a finished cell and the files beside it; NaN has a reason."""
+    """The function that writes an evaluation of a finished cell and the files beside it; NaN has a
+    reason."""
 
-    def write(folder: Path, task: str, files: dict[str, bytes] | None = None, **values: float) -> Path:
+    def write(
+        folder: Path, task: str, files: dict[str, bytes] | None = None, **values: float
+    ) -> Path:
         rows = [(task, name, value, "1") for name, value in values.items()]
         stage = {"test": "test_loss", "embeddings": "embeddings", "hellaswag": "downstream"}[task]
         reason = "drawn" if any(map(math.isnan, values.values())) else None
-        sums = {name: hashlib.sha256(contents).hexdigest() for name, contents in (files or {}).items()}
-        path = stored(plan, folder.parent).evaluation(folder.name, stage, rows, reason=reason, files=sums)
+        sums = {
+            name: hashlib.sha256(contents).hexdigest() for name, contents in (files or {}).items()
+        }
+        path = stored(plan, folder.parent).evaluation(
+            folder.name, stage, rows, reason=reason, files=sums
+        )
         for name, contents in (files or {}).items():
             beside(path, name).write_bytes(contents)
         return path
@@ -146,9 +165,15 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
     assert run.data.params["n_params"] == str(cell.n_params)
     assert run.data.tags["mlflow.source.git.commit"] == "0123abc"
     assert run.data.tags["protocol"] == "corrected"
-    assert {name: run.data.tags[name] for name in ("optimizer", "seed", "tokens", "model", "study")} == {
-        "optimizer": "adamw", "seed": "1", "tokens": "3.2K", "model": "gpt2-2x32", "study": "tracked"
-    }  # fmt: skip
+    assert {
+        name: run.data.tags[name] for name in ("optimizer", "seed", "tokens", "model", "study")
+    } == {
+        "optimizer": "adamw",
+        "seed": "1",
+        "tokens": "3.2K",
+        "model": "gpt2-2x32",
+        "study": "tracked",
+    }
     assert run.info.run_name == run_name(cell) == f"adamw s1 3.2K {readable_count(cell.n_params)}"
     (data,) = run.inputs.dataset_inputs
     assert (data.dataset.name, data.dataset.digest) == ("s", cell.data_digest)
@@ -164,9 +189,13 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
     assert run.data.metrics["embeddings/mean_norm"] == 1.5
     names = [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
     assert names == [
-        "cell.json", "downstream.documents.jsonl.gz", "downstream.json", "embeddings.json", "run.json",
+        "cell.json",
+        "downstream.documents.jsonl.gz",
+        "downstream.json",
+        "embeddings.json",
+        "run.json",
         "test_loss.json",
-    ]  # fmt: skip
+    ]
     copy = client.download_artifacts(run.info.run_id, "cell.json", str(tmp_path))
     assert json.loads(Path(copy).read_text()) == json.loads((folder / "cell.json").read_text())
 
@@ -175,7 +204,10 @@ def write_report(study_dir: Path, text: str) -> None:
     (study_dir / "report").mkdir(parents=True, exist_ok=True)
     (study_dir / "report" / "index.html").write_text(text)
     (study_dir / "tables").mkdir(exist_ok=True)
-    table = 'D,N,optimizer,optimizer_key,loss.mean,loss.sd\n20 B,125M,"Adam, b",adamw,2.5,0.1\n20 B,125M,C,ca,NaN,0\n'
+    table = (
+        'D,N,optimizer,optimizer_key,loss.mean,loss.sd\n20 B,125M,"Adam, b",adamw,2.5,0.1\n20'
+        " B,125M,C,ca,NaN,0\n"
+    )
     (study_dir / "tables" / "table1.csv").write_text(table)
 
 
@@ -223,13 +255,15 @@ def test_a_trained_model_is_linked_without_its_weights(plan, database, tmp_path,
     assert model.tags[CELL] == cell.id
     assert (model.tags["path"], model.tags["sha256"]) == (str(folder / "model"), "aa")
     assert model.params == {
-        name: runs[cell.id].data.tags[name] for name in ("optimizer", "seed", "tokens", "parameters")
+        name: runs[cell.id].data.tags[name]
+        for name in ("optimizer", "seed", "tokens", "parameters")
     }
     assert {metric.key: metric.value for metric in model.metrics} == {"embeddings/kappa": 0.5}
     assert [output.model_id for output in runs[cell.id].outputs.model_outputs] == [model.model_id]
     assert [artifact.path for artifact in client.list_logged_model_artifacts(model.model_id)] == [
-        "README.md", "config.json",
-    ]  # fmt: skip
+        "README.md",
+        "config.json",
+    ]
     assert runs[cell.id].data.tags["model_path"] == str(folder / "model")
     assert "model_path" not in runs[cells[1].id].data.tags
     assert runs[cell.id].data.tags["without_seed"] == f"adamw 3.2K {readable_count(cell.n_params)}"
@@ -289,7 +323,9 @@ def test_a_running_cell_is_followed_and_a_resumed_one_is_not_doubled(plan, datab
     assert len(client.get_metric_history(run_id, "train/loss")) == 20
 
     # Resumed from the checkpoint of step 10: the rows after it are written again, later.
-    rows = [history_row(step) for step in range(1, 11)] + [history_row(step, T0 + 500) for step in range(11, 16)]
+    rows = [history_row(step) for step in range(1, 11)] + [
+        history_row(step, T0 + 500) for step in range(11, 16)
+    ]
     (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     import_study(plan, database, "live", tmp_path)
     rows += [history_row(step, T0 + 500) for step in range(16, 51)]
@@ -299,10 +335,14 @@ def test_a_running_cell_is_followed_and_a_resumed_one_is_not_doubled(plan, datab
     _, runs = runs_of(database, "live")
     assert runs[cell.id].info.run_id == run_id
     assert runs[cell.id].info.status == "FINISHED"
-    assert sorted(point.step for point in client.get_metric_history(run_id, "train/loss")) == list(range(1, 51))
+    assert sorted(point.step for point in client.get_metric_history(run_id, "train/loss")) == list(
+        range(1, 51)
+    )
 
 
-def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(plan, database, tmp_path, evaluate):
+def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(
+    plan, database, tmp_path, evaluate
+):
     cell = next(iter(plan.cells.values()))
     folder = tmp_path / cell.id
     write_history(folder, [25, 50])
@@ -341,7 +381,11 @@ def test_a_cell_trained_anew_gets_a_new_run(plan, database, tmp_path):
     client, runs = runs_of(database, experiment)
     old = runs[cell.id].info.run_id
     write_history(folder, [25, 50], start=T0 + 1000)
-    assert counts(import_study(plan, database, experiment, tmp_path)) == {"created": 1, "superseded": 1, "waiting": 1}
+    assert counts(import_study(plan, database, experiment, tmp_path)) == {
+        "created": 1,
+        "superseded": 1,
+        "waiting": 1,
+    }
     _, runs = runs_of(database, experiment)
     assert runs[cell.id].info.run_id != old
     assert client.get_run(old).info.lifecycle_stage == "deleted"
@@ -354,7 +398,9 @@ def test_a_diverged_cell_is_a_failed_run_with_its_reason(plan, database, tmp_pat
     write_history(tmp_path / first.id, [1])
     finish(tmp_path / first.id, first, model=None, status="diverged")
     (tmp_path / second.id).mkdir()
-    finish(tmp_path / second.id, second, model=None, status="diverged")  # before the first row was logged
+    finish(
+        tmp_path / second.id, second, model=None, status="diverged"
+    )  # before the first row was logged
     import_study(plan, database, "diverged", tmp_path)
     _, runs = runs_of(database, "diverged")
     for cell in (first, second):
@@ -395,7 +441,18 @@ def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate):
         write_history(tmp_path / "runs" / cell.id, [25, 50])
         finish(tmp_path / "runs" / cell.id, cell)
         evaluate(tmp_path / "runs" / cell.id, "embeddings", isotropy=math.nan, kappa=0.5)
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
     command += [
         "--backend-store-uri",
         f"sqlite:///{tmp_path}/server.db",
@@ -425,7 +482,10 @@ def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate):
         for run in runs.values():
             assert run.data.metrics["embeddings/kappa"] == 0.5
             assert math.isnan(run.data.metrics["embeddings/isotropy"])
-            assert [a.path for a in client.list_artifacts(run.info.run_id)] == ["embeddings.json", "run.json"]
+            assert [a.path for a in client.list_artifacts(run.info.run_id)] == [
+                "embeddings.json",
+                "run.json",
+            ]
     finally:
         server.terminate()
         server.wait(timeout=30)

@@ -1,4 +1,5 @@
-"""The place that a study is imported to: servers that fail, and our own database under kills and damage."""
+"""The place that a study is imported to: servers that fail, and our own database under kills and
+damage."""
 
 import contextlib
 import http.server
@@ -24,7 +25,15 @@ pytest.importorskip("mlflow")
 DATABASE = Path("results/mlflow.db")
 SRC = Path(__file__).parents[3] / "src"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(SRC)}
-TRACK = ["-m", "coupled_adam_bench", "track", "--plan", "results/plan.json", "--out", "results/mlflow.json"]
+TRACK = [
+    "-m",
+    "coupled_adam_bench",
+    "track",
+    "--plan",
+    "results/plan.json",
+    "--out",
+    "results/mlflow.json",
+]
 
 
 pytestmark = pytest.mark.usefixtures("tracked")
@@ -36,7 +45,9 @@ def query(sql: str) -> list[tuple]:
 
 
 def assert_each_is_there_once() -> None:
-    assert query("SELECT count(*), count(DISTINCT name) FROM runs") == [(7, 7)]  # of six cells and the study
+    assert query("SELECT count(*), count(DISTINCT name) FROM runs") == [
+        (7, 7)
+    ]  # of six cells and the study
     assert query("SELECT count(*) FROM metrics") == [(6 * (5 + 1),)]
     assert query("PRAGMA integrity_check") == [("ok",)]
 
@@ -44,12 +55,17 @@ def assert_each_is_there_once() -> None:
 @pytest.mark.fault(
     "tracking",
     "MLFLOW_TRACKING_URI is a path or a host without its scheme",
-    "a sentence names MLFLOW_TRACKING_URI, what is allowed and how to do without, before the first job",
+    "a sentence names MLFLOW_TRACKING_URI, what is allowed and how to do without, before the"
+    " first job",
 )
-@pytest.mark.parametrize("uri", [" ", "localhost:5000", "/some/path", "results/mlflow.db", "sqlite://"])
+@pytest.mark.parametrize(
+    "uri", [" ", "localhost:5000", "/some/path", "results/mlflow.db", "sqlite://"]
+)
 def test_a_uri_that_is_none(uri, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    with pytest.raises(ValueError, match=r"^MLFLOW_TRACKING_URI: .*http://HOST:PORT.*; unset it to use results/mlf"):
+    with pytest.raises(
+        ValueError, match=r"^MLFLOW_TRACKING_URI: .*http://HOST:PORT.*; unset it to use results/mlf"
+    ):
         tracking_uri()
 
 
@@ -60,7 +76,9 @@ def test_a_uri_that_is_none(uri, monkeypatch):
 )
 @pytest.mark.parametrize("password", ["secret", "p@ss:w/rd", quote("p@ss:w/rd", safe="")])
 def test_no_password_is_shown(password, tiny_plan, capfd):
-    assert masked("host/?p=p@ss:w/rd", f"postgresql://me:{password}@host/name").count("p@ss") == (password == "secret")
+    assert masked("host/?p=p@ss:w/rd", f"postgresql://me:{password}@host/name").count("p@ss") == (
+        password == "secret"
+    )
     with pytest.raises(TrackingError, match=r"MLflow at http://me:\*\*\*@127.0.0.1:9: ") as error:
         import_study(tiny_plan, f"http://me:{password}@127.0.0.1:9")
     assert password not in str(error.value)
@@ -75,7 +93,8 @@ def test_a_database_server_without_its_driver(tiny_plan, monkeypatch):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """A server that answers every request with its ``status`` and a web page, or, without one, not at all."""
+    """A server that answers every request with its ``status`` and a web page, or, without one, not
+    at all."""
 
     def do_GET(self):
         if self.server.status is None:
@@ -104,7 +123,9 @@ def test_a_server_that_fails(status, tiny_plan, monkeypatch, capfd):
         address = f"http://127.0.0.1:{running.server_port}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         start = time.monotonic()
-        with pytest.raises(TrackingError, match=rf"^MLflow at {address}: .*\. The results are complete without it"):
+        with pytest.raises(
+            TrackingError, match=rf"^MLflow at {address}: .*\. The results are complete without it"
+        ):
             import_study(tiny_plan)
         assert time.monotonic() - start < 15
         running.over.set()
@@ -127,7 +148,8 @@ DAMAGES = {
 @pytest.mark.fault(
     "tracking",
     "results/mlflow.db is cut, overwritten, or of another MLflow",
-    "it is kept as mlflow.db.damaged-1, which is said, and everything is imported into a new database",
+    "it is kept as mlflow.db.damaged-1, which is said, and everything is imported into a new"
+    " database",
 )
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_database_is_set_aside(tiny_plan, damage, whole, capfd):
@@ -158,7 +180,8 @@ def test_a_database_that_the_user_named_is_left_alone(tiny_plan, monkeypatch):
 @pytest.mark.fault(
     "tracking",
     "the disk is full while results/mlflow.db is made, or another program holds its lock",
-    "a sentence says so, the database is not taken for damaged, and the next import finishes the work",
+    "a sentence says so, the database is not taken for damaged, and the next import finishes the"
+    " work",
 )
 def test_a_full_disk_and_a_lock(tiny_plan, whole, monkeypatch):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -171,7 +194,9 @@ def test_a_full_disk_and_a_lock(tiny_plan, whole, monkeypatch):
     shutil.copy(whole, DATABASE)
     connect = sqlite3.connect
     with contextlib.closing(connect(DATABASE)) as other, monkeypatch.context() as patch:
-        patch.setattr(place.sqlite3, "connect", lambda database, timeout: connect(database, timeout=0.2))
+        patch.setattr(
+            place.sqlite3, "connect", lambda database, timeout: connect(database, timeout=0.2)
+        )
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(TrackingError, match=r"mlflow\.db: database is locked"):
             import_study(tiny_plan)
@@ -179,7 +204,8 @@ def test_a_full_disk_and_a_lock(tiny_plan, whole, monkeypatch):
     assert import_study(tiny_plan)["created"] == 6
 
 
-# Import the study again and again in forked processes that are killed at random moments, then once in peace.
+# Import the study again and again in forked processes that are killed at random moments, then once
+# in peace.
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
@@ -203,7 +229,8 @@ import_study(plan)
 @pytest.mark.fault(
     "tracking",
     "an import is killed (SIGKILL) at a random moment, also while results/mlflow.db is being made",
-    "a plain import goes on: the database holds each run and each metric once, as after an undisturbed import",
+    "a plain import goes on: the database holds each run and each metric once, as after an"
+    " undisturbed import",
 )
 @pytest.mark.parametrize("n_kills", [3, pytest.param(12, marks=pytest.mark.nightly)])
 def test_kills(n_kills):
@@ -223,9 +250,13 @@ def test_two_importers_at_once():
     with folder_lock(Path("results"), LOCK):
         processes = [python("pipeline", TRACK, Path(), ENVIRONMENT, file) for file in files]
         deadline = time.monotonic() + 60
-        while not all(file.exists() and "\n" in file.read_text() for file in files):  # both have come to the lock
+        while not all(
+            file.exists() and "\n" in file.read_text() for file in files
+        ):  # both have come to the lock
             assert time.monotonic() < deadline
             time.sleep(0.05)
     assert [process.wait(120) for process in processes] == [0, 0]
-    assert all(file.read_text().startswith("waiting for another import into sqlite:///") for file in files)
+    assert all(
+        file.read_text().startswith("waiting for another import into sqlite:///") for file in files
+    )
     assert_each_is_there_once()

@@ -23,7 +23,8 @@ from coupled_adam_bench.training.trainer import Trainer
 
 
 class Nursery:
-    """Starts commands as forks of one process that has our training imported; their warnings are errors.
+    """Starts commands as forks of one process that has our training imported; their warnings are
+    errors.
 
     The processes of a group get what our launcher gives them.
     """
@@ -31,11 +32,18 @@ class Nursery:
     def __init__(self) -> None:
         self.started: dict[int, Fork] = {}
 
-    def start(self, argv: list[str], cwd: Path, processes: int = 1, env: dict[str, str] | None = None) -> list[int]:
+    def start(
+        self, argv: list[str], cwd: Path, processes: int = 1, env: dict[str, str] | None = None
+    ) -> list[int]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes), LAUNCHER: "100"}
+        group = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "WORLD_SIZE": str(processes),
+            LAUNCHER: "100",
+        }
         command = ["-W", "error", "-m", "coupled_adam_bench", *argv]
         forks = []
         for rank in range(processes):
@@ -45,7 +53,8 @@ class Nursery:
         return [fork.pid for fork in forks]
 
     def train(self, workspace: "Workspace", *command: str) -> "Workspace":
-        """Run a command, or the training of all cells, in as many processes as the study asks for; it must end well."""
+        """Run a command, or the training of all cells, in as many processes as the study asks for;
+        it must end well."""
         processes = only(workspace.plan).study.execution.processes
         command = command or tuple(workspace.command(*workspace.plan.cells))
         statuses = [self.wait(pid) for pid in self.start([*command], workspace.folder, processes)]
@@ -93,7 +102,8 @@ class Workspace:
 
 @pytest.fixture
 def goes_on(tiny_data: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Train a cell twice, once stopped after some steps: the weights are the same bits. Return the undisturbed run."""
+    """Train a cell twice, once stopped after some steps: the weights are the same bits. Return the
+    undisturbed run."""
 
     def goes_on(cell: Cell, steps: int) -> Path:
         alone, execution = WorkerGroup(torch.device("cpu")), cell.study.execution
@@ -128,5 +138,7 @@ def make_workspace_in(tiny_data: Path) -> Callable[..., Workspace]:
 
 
 @pytest.fixture
-def make_workspace(make_workspace_in: Callable[..., Workspace], tmp_path: Path) -> Callable[..., Workspace]:
+def make_workspace(
+    make_workspace_in: Callable[..., Workspace], tmp_path: Path
+) -> Callable[..., Workspace]:
     return lambda settings, name="workspace": make_workspace_in(tmp_path / name, settings)

@@ -22,7 +22,12 @@ def prepare(make_workspace, tiny_study) -> Callable[..., Any]:
 
     def make(steps: int = 30, processes: int = 1, **execution: Any) -> Any:
         settings = tiny_study()
-        settings["grid"][0] |= {"table": None, "optimizers": ["adamw"], "tokens": [{"steps": steps}], "seeds": [1]}
+        settings["grid"][0] |= {
+            "table": None,
+            "optimizers": ["adamw"],
+            "tokens": [{"steps": steps}],
+            "seeds": [1],
+        }
         settings["execution"] |= {"train_processes": processes, **execution}
         return make_workspace(settings)
 
@@ -34,7 +39,9 @@ def log_of(workspace: Any, rank: int = 0) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def wait_until(true: Callable[[], Any], is_running: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(
+    true: Callable[[], Any], is_running: Callable[[], bool], seconds: float = 60
+) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert is_running()
@@ -86,7 +93,9 @@ def test_a_request_to_stop_ends_the_wait(processes: int, asked: int, prepare, nu
 
 
 @pytest.mark.parametrize(("number", "delay"), [(signal.SIGTERM, 0.0), (signal.SIGHUP, 0.3)])
-def test_a_request_to_stop_ends_a_run_at_any_moment(number: signal.Signals, delay: float, prepare, nursery) -> None:
+def test_a_request_to_stop_ends_a_run_at_any_moment(
+    number: signal.Signals, delay: float, prepare, nursery
+) -> None:
     """SIGHUP comes when a terminal is closed."""
     workspace = prepare(steps=100_000)
     (cell,) = workspace.plan.cells

@@ -14,7 +14,9 @@ TRAINING = Training(seq_len=16, batch_sequences=12)
 @pytest.mark.parametrize("size", [2, 3, 4, 12])
 def test_the_parts_of_all_processes_are_the_batch_of_one(size):
     whole = Batches(TOKENS, TRAINING, 1, WorkerGroup(CPU)).get(5)
-    parts = [Batches(TOKENS, TRAINING, 1, WorkerGroup(CPU, rank, size)).get(5) for rank in range(size)]
+    parts = [
+        Batches(TOKENS, TRAINING, 1, WorkerGroup(CPU, rank, size)).get(5) for rank in range(size)
+    ]
     for index in (0, 1):
         assert torch.equal(torch.cat([part[index] for part in parts]), whole[index])
 

@@ -1,4 +1,5 @@
-"""Recipes and models that meet the ways to share the work: precision, heads, architectures, data orders, kernels.
+"""Recipes and models that meet the ways to share the work: precision, heads, architectures, data
+orders, kernels.
 
 What test_distributed.py holds for one model in float32, held for the others.
 """
@@ -36,10 +37,11 @@ PAIRS = [  # each model, and each optimizer with a head that is tied and one tha
     ("stablelm", ["coupled_adam", "adamw"]),
     ("stablelm-untied", ["adamw"]),
 ]
-# On the same pieces of the batch two processes take the same products as one (a loss scaled by 2 rounds alike) and sums
-# over pieces in another order: 1e-7 in float32. Under bf16 that turns a number over to its neighbour now and then, 4e-3
-# away: 2e-6 of the loss, 4e-5 of the gradient's norm and 5e-6 of the ratio were seen. A gradient 2 % too large, or
-# reduced in bfloat16, moves the loss by 1e-4 and more.
+# On the same pieces of the batch two processes take the same products as one (a loss scaled by 2
+# rounds alike) and sums over pieces in another order: 1e-7 in float32. Under bf16 that turns a
+# number over to its neighbour now and then, 4e-3 away: 2e-6 of the loss, 4e-5 of the gradient's
+# norm and 5e-6 of the ratio were seen. A gradient 2 % too large, or reduced in bfloat16, moves the
+# loss by 1e-4 and more.
 TOLERANCES = {
     "fp32": {"loss": 2e-6, "grad_norm": 2e-5, "mean_norm_ratio": 2e-5},
     "bf16": {"loss": 5e-5, "grad_norm": 1e-3, "mean_norm_ratio": 2e-4},
@@ -56,7 +58,9 @@ def prepare(make_workspace, tiny_study):
         settings["models"] = [model | {"name": key, "n_layer": 2} | MODELS[key] for key, _ in pairs]
         settings["training"] |= dict(training)
         block |= {"table": None, "seeds": [1], "tokens": [{"steps": count} for count in steps]}
-        settings["grid"] = [block | {"models": [key], "optimizers": optimizers} for key, optimizers in pairs]
+        settings["grid"] = [
+            block | {"models": [key], "optimizers": optimizers} for key, optimizers in pairs
+        ]
         settings["execution"] |= {"log_every": 1, "checkpoint_every": 1000} | execution
         return make_workspace(settings, name)
 
@@ -70,13 +74,17 @@ def run(nursery):
 
 def curves(workspace, key):
     """Return a number of each step of each cell."""
-    histories = [read_history(workspace.run_dir(cell) / "history.jsonl") for cell in workspace.plan.cells]
+    histories = [
+        read_history(workspace.run_dir(cell) / "history.jsonl") for cell in workspace.plan.cells
+    ]
     return np.array([row[key] for history in histories for row in history])
 
 
 def assert_same_curves(workspace, expected, precision):
     for key, tolerance in TOLERANCES[precision].items():
-        np.testing.assert_allclose(curves(workspace, key), curves(expected, key), rtol=tolerance, err_msg=key)
+        np.testing.assert_allclose(
+            curves(workspace, key), curves(expected, key), rtol=tolerance, err_msg=key
+        )
 
 
 def free_ports(count):
@@ -88,7 +96,8 @@ def free_ports(count):
 
 
 def cut_back(workspace, step, into):
-    """Give each cell's run to another workspace as if it had been killed after the checkpoint of ``step``."""
+    """Give each cell's run to another workspace as if it had been killed after the checkpoint of
+    ``step``."""
     for cell in workspace.plan.cells:
         folder = shutil.copytree(workspace.run_dir(cell), into.run_dir(cell))
         shutil.rmtree(folder / "model")
@@ -119,7 +128,10 @@ def test_contexts_train_alike_on_one_process_on_two_and_in_pieces(prepare, run, 
     for name, tied in (("contexts", True), ("contexts-untied", False)):
         monkeypatch.setitem(MODELS, name, sizes | {"tied": tied})
     pairs = [("contexts", ["coupled_adam"]), ("contexts-untied", ["adamw", "ember"])]
-    alone, pieces = run(prepare("alone", pairs)), run(prepare("pieces", pairs, micro_batch_sequences=2))
+    alone, pieces = (
+        run(prepare("alone", pairs)),
+        run(prepare("pieces", pairs, micro_batch_sequences=2)),
+    )
     together = run(prepare("together", pairs, train_processes=2))
     assert_same_curves(together, alone, "fp32")
     assert_same_curves(pieces, alone, "fp32")
@@ -129,7 +141,10 @@ def test_contexts_train_alike_on_one_process_on_two_and_in_pieces(prepare, run, 
 
 
 def test_an_untied_bf16_cell_of_two_shards_goes_on_alone(prepare, run):
-    pairs, training = [("untied", ["coupled_adam", SGD])], {"precision": "bf16", "data_order": "shuffled"}
+    pairs, training = (
+        [("untied", ["coupled_adam", SGD])],
+        {"precision": "bf16", "data_order": "shuffled"},
+    )
     alone = run(prepare("alone", pairs, training=training, micro_batch_sequences=2))
     sharded = {"parallel": "fsdp", "train_processes": 2, "checkpoint_every": 4}
     two = run(prepare("two", pairs, training=training, **sharded))
@@ -147,16 +162,24 @@ for folder, port in zip(sys.argv[1:3], sys.argv[3:5]):
 """
 
 
-def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_plain_ones(prepare, run, tmp_path):
-    # Not from the nursery, whose warnings are errors: torch hides one of its own from all but strict filters.
+def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_plain_ones(
+    prepare, run, tmp_path
+):
+    # Not from the nursery, whose warnings are errors: torch hides one of its own from all but
+    # strict filters.
     pairs = [("untied", ["coupled_adam"])]
     alone = run(prepare("alone", pairs, steps=[4], training={"warmup_steps": 2}))
     execution = {"compile": True, "train_processes": 2, "checkpoint_every": 2}
     compiled = [
-        prepare(parallel, pairs, steps=[4], training={"warmup_steps": 2}, parallel=parallel, **execution)
+        prepare(
+            parallel, pairs, steps=[4], training={"warmup_steps": 2}, parallel=parallel, **execution
+        )
         for parallel in ("ddp", "fsdp")
     ]
-    folders, command = [str(workspace.folder) for workspace in compiled], alone.command(*alone.plan.cells)
+    folders, command = (
+        [str(workspace.folder) for workspace in compiled],
+        alone.command(*alone.plan.cells),
+    )
     arguments = ["-c", COMPILED, *folders, *free_ports(2), *command]
     group = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", LAUNCHER: "100"}
     environments = [group | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
@@ -165,7 +188,9 @@ def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_pla
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(errors)
     for workspace in compiled:
         assert_same_curves(workspace, alone, "fp32")
-        plain = prepare(f"{workspace.folder.name}-plain", pairs, steps=[4], training={"warmup_steps": 2})
+        plain = prepare(
+            f"{workspace.folder.name}-plain", pairs, steps=[4], training={"warmup_steps": 2}
+        )
         assert_same_curves(run(cut_back(workspace, 2, plain)), alone, "fp32")
 
 

@@ -1,5 +1,5 @@
-"""A user's own optimizer from the study to the trained cell: tried before, stopped and gone on with, on one and on two
-processes, and recorded."""
+"""A user's own optimizer from the study to the trained cell: tried before, stopped and gone on
+with, on one and on two processes, and recorded."""
 
 import json
 import re
@@ -36,7 +36,12 @@ LION = {
 
 def settings_of(tiny_study, *optimizers, steps=30, **execution):
     settings = tiny_study()
-    settings["grid"][0] |= {"table": None, "optimizers": [*optimizers], "tokens": [{"steps": steps}], "seeds": [1]}
+    settings["grid"][0] |= {
+        "table": None,
+        "optimizers": [*optimizers],
+        "tokens": [{"steps": steps}],
+        "seeds": [1],
+    }
     settings["execution"] |= execution
     return settings
 
@@ -46,26 +51,56 @@ def settings_of(tiny_study, *optimizers, steps=30, **execution):
 
 @pytest.mark.parametrize("name", ["Lion", "Prodigy", "SOAP", "AggMo", "RAdam"])
 def test_an_optimizer_that_can_be_stopped_passes(name):
-    """States of tensors in lists (SOAP), in mappings by number (AggMo), numbers in groups (Prodigy), no step at first
-    (RAdam)."""
-    try_optimizer(CustomSettings(**LION | {"path": f"pytorch_optimizer.{name}", "arguments": {}}), Training(), 1e-2)
+    """States of tensors in lists (SOAP), in mappings by number (AggMo), numbers in groups
+    (Prodigy), no step at first (RAdam)."""
+    try_optimizer(
+        CustomSettings(**LION | {"path": f"pytorch_optimizer.{name}", "arguments": {}}),
+        Training(),
+        1e-2,
+    )
 
 
 @pytest.mark.parametrize(
     ("path", "changes", "message"),
     [
-        ("pytorch_optimizer.ScheduleFreeAdamW", {}, r"path: .* has two modes, train\(\) and eval\(\)"),
-        ("torch.optim.LBFGS", {}, r"path: torch.optim.LBFGS: step\(\) fails .*; optimizers that need a closure"),
+        (
+            "pytorch_optimizer.ScheduleFreeAdamW",
+            {},
+            r"path: .* has two modes, train\(\) and eval\(\)",
+        ),
+        (
+            "torch.optim.LBFGS",
+            {},
+            r"path: torch.optim.LBFGS: step\(\) fails .*; optimizers that need a closure",
+        ),
         ("pytorch_optimizer.SAM", {}, "arguments: missing a required argument: 'base_optimizer'"),
-        ("pytorch_optimizer.MADGRAD", {}, "path: the state of .*MADGRAD cannot be saved .* k in the state of"),
-        ("pytorch_optimizer.Kron", {}, "path: .*Kron, stopped, saved and loaded, does not go on with the same bits"),
-        ("torch.optim.SGD", {"lr_factor": 1e40}, r"lr_factor: 1e\+40 makes weights that are not finite"),
-        ("torch.optim.SGD", {"lr_factor": 1e-40}, "path: torch.optim.SGD leaves weights as they are"),
+        (
+            "pytorch_optimizer.MADGRAD",
+            {},
+            "path: the state of .*MADGRAD cannot be saved .* k in the state of",
+        ),
+        (
+            "pytorch_optimizer.Kron",
+            {},
+            "path: .*Kron, stopped, saved and loaded, does not go on with the same bits",
+        ),
+        (
+            "torch.optim.SGD",
+            {"lr_factor": 1e40},
+            r"lr_factor: 1e\+40 makes weights that are not finite",
+        ),
+        (
+            "torch.optim.SGD",
+            {"lr_factor": 1e-40},
+            "path: torch.optim.SGD leaves weights as they are",
+        ),
     ],
 )
 def test_an_optimizer_that_would_go_wrong_is_refused(path, changes, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        try_optimizer(CustomSettings(**LION | {"path": path, "arguments": {}} | changes), Training(), 1e-2)
+        try_optimizer(
+            CustomSettings(**LION | {"path": path, "arguments": {}} | changes), Training(), 1e-2
+        )
 
 
 def test_all_problems_of_a_study_are_listed_with_their_places(tiny_study):
@@ -74,28 +109,38 @@ def test_all_problems_of_a_study_are_listed_with_their_places(tiny_study):
     with pytest.raises(ValueError) as raised:
         try_optimizers(parse_study(settings_of(tiny_study, "adamw", LION, broken, other)))
     first, second = str(raised.value).splitlines()
-    assert first.startswith("grid.0.optimizers.2.arguments: pytorch_optimizer.Lion refuses them (ValueError: ")
-    assert second.startswith("grid.0.optimizers.3.path: 'pytorch_optimizer' has no 'Lio'; did you mean 'Lion'?")
+    assert first.startswith(
+        "grid.0.optimizers.2.arguments: pytorch_optimizer.Lion refuses them (ValueError: "
+    )
+    assert second.startswith(
+        "grid.0.optimizers.3.path: 'pytorch_optimizer' has no 'Lio'; did you mean 'Lion'?"
+    )
 
 
 def test_a_package_that_is_not_there_is_found_without_torch(tmp_path, tiny_study):
     missing = {**LION, "key": "b", "path": "no_such_package.optimizers.Lion"}
     own = {**LION, "key": "c", "path": "my_optimizers.Lion"}
     with pytest.raises(
-        ValueError, match=r"^grid\.0\.optimizers\.1\.path: no package or module 'no_such_package\.optimizers' is"
+        ValueError,
+        match=(
+            r"^grid\.0\.optimizers\.1\.path: no package or module 'no_such_package\.optimizers' is"
+        ),
     ) as raised:
         check_optimizers(parse_study(settings_of(tiny_study, LION, missing)))
     assert "my_optimizers" not in str(raised.value)
     (tmp_path / "study.json").write_text(json.dumps(settings_of(tiny_study, LION, own)))
     code = (
-        "import sys; from pathlib import Path; from coupled_adam_bench.study.config import load_study\n"
-        "from coupled_adam_bench.training.checks import check_optimizers\n"
-        "sys.path.remove(''); check_optimizers(load_study(Path('study.json')))\n"
-        "sys.exit(sorted({'torch', 'numpy', 'pytorch_optimizer', 'my_optimizers'} & set(sys.modules)) or None)"
+        "import sys; from pathlib import Path; from coupled_adam_bench.study.config import"
+        " load_study\nfrom coupled_adam_bench.training.checks import"
+        " check_optimizers\nsys.path.remove('');"
+        " check_optimizers(load_study(Path('study.json')))\nsys.exit(sorted({'torch', 'numpy',"
+        " 'pytorch_optimizer', 'my_optimizers'} & set(sys.modules)) or None)"
     )
 
     def check():
-        return subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True).stderr
+        return subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+        ).stderr
 
     assert "no package or module 'my_optimizers' is installed, nor is there one in" in check()
     (tmp_path / "my_optimizers.py").write_text("1 / 0\n")
@@ -107,7 +152,9 @@ def test_the_documentation_s_forms_are_what_it_says(tiny_study):
     rows = re.findall(r"^\| `(.+?)` \| `(\w+?[\w.]*)` \| (.+?) \|", text, re.MULTILINE)
     assert len(rows) >= 5
     block = next(
-        found for found in re.findall(r"^    optimizers:\n(?:      .*\n)+", text, re.MULTILINE) if "Lion" in found
+        found
+        for found in re.findall(r"^    optimizers:\n(?:      .*\n)+", text, re.MULTILINE)
+        if "Lion" in found
     )
     *_, own = yaml.safe_load(block)["optimizers"]
     settings = settings_of(tiny_study, *(yaml.safe_load(form) for form, _, _ in rows), own)
@@ -140,12 +187,19 @@ def test_two_processes_give_the_same_curve(parallel, make_workspace, nursery, ti
         nursery.train(workspace)
         lines = (workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in lines])
-    np.testing.assert_allclose(*losses, rtol=1e-4)  # the sign of a gradient near 0 is a matter of rounding
+    np.testing.assert_allclose(
+        *losses, rtol=1e-4
+    )  # the sign of a gradient near 0 is a matter of rounding
 
 
 def test_the_run_knows_the_version_of_the_package(tiny_study):
-    (optimizer,) = make_plan(parse_study(settings_of(tiny_study, LION))).studies["tiny"].grid[0].optimizers
-    expected = {"path": "pytorch_optimizer.Lion", "code": {"pytorch_optimizer": version("pytorch-optimizer")}}
+    (optimizer,) = (
+        make_plan(parse_study(settings_of(tiny_study, LION))).studies["tiny"].grid[0].optimizers
+    )
+    expected = {
+        "path": "pytorch_optimizer.Lion",
+        "code": {"pytorch_optimizer": version("pytorch-optimizer")},
+    }
     assert environment(torch.device("cpu"), optimizer)["optimizer"] == expected
     assert "optimizer" not in environment(torch.device("cpu"), AdamWSettings(name="adamw"))
 
@@ -170,7 +224,9 @@ class Sign(torch.optim.Optimizer):
     "the file of a study's own optimizer is edited between two attempts of a job",
     "the job stops with a sentence that names the file; the next start trains new cells",
 )
-def test_a_stopped_cell_does_not_go_on_with_other_code(tiny_data, tiny_study, tmp_path, monkeypatch):
+def test_a_stopped_cell_does_not_go_on_with_other_code(
+    tiny_data, tiny_study, tmp_path, monkeypatch
+):
     monkeypatch.syspath_prepend(str(tmp_path))
     own = {"name": "custom", "path": "sign_optimizers.Sign", "key": "sign", "label": "Sign"}
     file = tmp_path / "sign_optimizers.py"
@@ -185,10 +241,17 @@ def test_a_stopped_cell_does_not_go_on_with_other_code(tiny_data, tiny_study, tm
     trainer.checkpoints.wait()
     file.write_text(OWN + "# a comment\n")
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*/*") if path.is_file()}
-    message = rf"^path: sign_optimizers\.Sign is not the code with which the study was started \({file}\); start the "
+    message = (
+        r"^path: sign_optimizers\.Sign is not the code with which the study was started"
+        rf" \({file}\); start the "
+    )
     with pytest.raises(ValueError, match=message):
         train(cell, execution, tiny_data, run, ALONE)
-    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*/*") if path.is_file()} != {}
+    assert (
+        before
+        == {path: path.stat().st_mtime_ns for path in run.rglob("*/*") if path.is_file()}
+        != {}
+    )
     file.write_text(OWN)
     assert train(cell, execution, tiny_data, run, ALONE) == 0
 
@@ -199,7 +262,11 @@ def test_identity_is_path_and_arguments(tiny_study):
         return cell_id
 
     assert "_lion_s1_" in id_of()
-    others = [{"path": "lion_pytorch.Lion"}, {"arguments": {"betas": [0.9, 0.98]}}, {"lr_factor": 0.2}]
+    others = [
+        {"path": "lion_pytorch.Lion"},
+        {"arguments": {"betas": [0.9, 0.98]}},
+        {"lr_factor": 0.2},
+    ]
     assert len({id_of(), *(id_of(**other) for other in others), id_of(weight_decay=0.0)}) == 5
     assert id_of(label="other") == id_of()
     assert id_of(key="l2") == id_of().replace("_lion_", "_l2_")

@@ -1,4 +1,5 @@
-"""What a second call of ``train`` makes of a run whose files were damaged: the same bytes, or a sentence."""
+"""What a second call of ``train`` makes of a run whose files were damaged: the same bytes, or a
+sentence."""
 
 import json
 import os
@@ -15,7 +16,13 @@ import torch
 from planned import only
 
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_json, write_sealed
+from coupled_adam_bench.store.files import (
+    read_json,
+    read_sealed,
+    sha256_file,
+    write_json,
+    write_sealed,
+)
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.checkpoint import CheckpointError, checkpoints, damage
@@ -47,8 +54,11 @@ def settings_of(tiny_study: Callable[..., dict[str, Any]], **training: Any) -> d
     settings = tiny_study()
     settings["training"] |= training
     settings["grid"][0] |= {
-        "table": None, "optimizers": ["coupled_adam"], "tokens": [{"steps": STEPS}], "seeds": [1],
-    }  # fmt: skip
+        "table": None,
+        "optimizers": ["coupled_adam"],
+        "tokens": [{"steps": STEPS}],
+        "seeds": [1],
+    }
     settings["execution"] |= {"checkpoint_every": 4, "log_every": 1}
     return settings
 
@@ -86,7 +96,9 @@ def trained(tiny_study, tiny_data, tmp_path_factory) -> Cell:
 @pytest.fixture
 def cell(trained: Cell, tmp_path: Path) -> Cell:
     copy = Cell.__new__(Cell)
-    vars(copy).update(vars(trained), run_dir=Path(shutil.copytree(trained.run_dir, tmp_path / trained.cell.id)))
+    vars(copy).update(
+        vars(trained), run_dir=Path(shutil.copytree(trained.run_dir, tmp_path / trained.cell.id))
+    )
     return copy
 
 
@@ -118,25 +130,42 @@ def newest(cell: Cell, index: int = 0) -> Path:
 
 CHECKPOINT_FILES = (".metadata", "__0_0.distcp", "state.json", "history.jsonl", "checksums.json")
 RUN_FILES = [
-    "run.json", "cell.json", "history.jsonl", "model/model.safetensors", "model/config.json", "model/tokenizer.json",
-    "model/tokenizer_config.json", "model/generation_config.json", "model/README.md", ".lock",
-]  # fmt: skip
-RUN_FILES += [f"checkpoints/step-000000{step}/{name}" for step in ("08", "12") for name in CHECKPOINT_FILES]
+    "run.json",
+    "cell.json",
+    "history.jsonl",
+    "model/model.safetensors",
+    "model/config.json",
+    "model/tokenizer.json",
+    "model/tokenizer_config.json",
+    "model/generation_config.json",
+    "model/README.md",
+    ".lock",
+]
+RUN_FILES += [
+    f"checkpoints/step-000000{step}/{name}" for step in ("08", "12") for name in CHECKPOINT_FILES
+]
 
 
 def test_the_list_of_files_is_complete(trained: Cell) -> None:
-    found = {path.relative_to(trained.run_dir).as_posix() for path in trained.run_dir.rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(trained.run_dir).as_posix()
+        for path in trained.run_dir.rglob("*")
+        if path.is_file()
+    }
     assert found == set(RUN_FILES)
 
 
 @pytest.mark.fault(
     "training",
     "A byte or a line of any file in a finished cell's folder changes, or the file is lost.",
-    "The file is named; training the cell again ends with the same model, history and record, byte for byte.",
+    "The file is named; training the cell again ends with the same model, history and record, byte"
+    " for byte.",
 )
 @pytest.mark.parametrize("harm", DAMAGES)
 @pytest.mark.parametrize("name", RUN_FILES)
-def test_a_second_call_mends_any_file(name: str, harm: Callable[[Path], None], cell: Cell, trained: Cell) -> None:
+def test_a_second_call_mends_any_file(
+    name: str, harm: Callable[[Path], None], cell: Cell, trained: Cell
+) -> None:
     before = {path: path.read_bytes() for path in cell.run_dir.rglob("*") if path.is_file()}
     harm(cell.run_dir / name)
     assert cell.train() == 0
@@ -144,14 +173,20 @@ def test_a_second_call_mends_any_file(name: str, harm: Callable[[Path], None], c
         if "checkpoints" not in path.parts and path.name not in ("run.json", ".lock"):
             assert path.read_bytes() == content, path
     run, expected = (read_sealed(one.run_dir / "run.json") for one in (cell, trained))
-    assert {key: run[key] for key in run if key != "train"} == {key: expected[key] for key in run if key != "train"}
+    assert {key: run[key] for key in run if key != "train"} == {
+        key: expected[key] for key in run if key != "train"
+    }
 
 
 @pytest.mark.parametrize(
     "lost",
     [
         ["run.json", "history.jsonl", "checkpoints"],
-        ["model/model.safetensors", "checkpoints/step-00000012/state.json", "checkpoints/step-00000008/.metadata"],
+        [
+            "model/model.safetensors",
+            "checkpoints/step-00000012/state.json",
+            "checkpoints/step-00000008/.metadata",
+        ],
         ["run.json", "history.jsonl", "checkpoints/step-00000012/history.jsonl"],
         ["cell.json", "run.json", "history.jsonl", "model", "checkpoints"],
     ],
@@ -159,7 +194,8 @@ def test_a_second_call_mends_any_file(name: str, harm: Callable[[Path], None], c
 @pytest.mark.fault(
     "training",
     "a finished cell loses its model and its last checkpoints, or its record and its history",
-    "training it again does the steps that are lost and ends with the same model; only times differ",
+    "training it again does the steps that are lost and ends with the same model; only times"
+    " differ",
 )
 def test_a_second_call_mends_damage_to_several(lost: list[str], cell: Cell, trained: Cell) -> None:
     for name in lost:
@@ -168,12 +204,20 @@ def test_a_second_call_mends_damage_to_several(lost: list[str], cell: Cell, trai
     assert cell.train() == 0
     assert cell.weights() == trained.weights()
     assert cell.losses() == trained.losses()
-    assert [json.loads(line)["step"] for line in cell.history().splitlines()] == list(range(1, STEPS + 1))
+    assert [json.loads(line)["step"] for line in cell.history().splitlines()] == list(
+        range(1, STEPS + 1)
+    )
 
 
-def test_a_finished_cell_is_kept_and_nothing_is_written(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_cell_is_kept_and_nothing_is_written(
+    cell: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
     def times() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in cell.run_dir.rglob("*") if path.name != ".lock"}
+        return {
+            path: path.stat().st_mtime_ns
+            for path in cell.run_dir.rglob("*")
+            if path.name != ".lock"
+        }
 
     before = times()
     assert cell.train() == 0
@@ -188,7 +232,10 @@ def test_the_command_keeps_a_finished_cell_without_starting_torch(
     run_dir = workspace.run_dir(cell.cell.id)
     run_dir.parent.mkdir(parents=True)
     cell.run_dir.rename(run_dir)
-    program = "import sys; from coupled_adam_bench.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    program = (
+        "import sys; from coupled_adam_bench.cli import main; print(main(sys.argv[1:]), 'torch' in"
+        " sys.modules)"
+    )
     command = [sys.executable, "-c", program, *workspace.command(cell.cell.id)]
     result = subprocess.run(command, cwd=workspace.folder, capture_output=True, text=True)
     assert result.stdout == "0 False\n", result.stderr
@@ -202,7 +249,9 @@ def test_the_command_keeps_a_finished_cell_without_starting_torch(
 
 def test_a_cell_of_other_data_is_not_kept(cell: Cell, trained: Cell, tmp_path: Path) -> None:
     run = read_sealed(cell.run_dir / "run.json")
-    write_sealed(cell.run_dir / "run.json", run | {"data_sha256": run["data_sha256"] | {"train": "other"}})
+    write_sealed(
+        cell.run_dir / "run.json", run | {"data_sha256": run["data_sha256"] | {"train": "other"}}
+    )
     assert cell.train() == 0
     assert read_sealed(cell.run_dir / "run.json")["data_sha256"] == run["data_sha256"]
 
@@ -213,7 +262,9 @@ def test_a_cell_of_other_data_is_not_kept(cell: Cell, trained: Cell, tmp_path: P
     "it comes back from the checkpoint, to the last row",
 )
 @pytest.mark.parametrize("harm", [*DAMAGES, lambda path: path.write_text("")])
-def test_a_resumed_cell_has_its_whole_history(harm: Callable[[Path], None], stopped: Cell, trained: Cell) -> None:
+def test_a_resumed_cell_has_its_whole_history(
+    harm: Callable[[Path], None], stopped: Cell, trained: Cell
+) -> None:
     begun = stopped.history()
     harm(stopped.run_dir / "history.jsonl")
     assert stopped.train() == 0
@@ -235,12 +286,16 @@ def unseal(path: Path) -> None:
 @pytest.mark.fault(
     "training",
     "the checksums in a checkpoint are empty, cut or edited",
-    "the checkpoint is named and passed over for the one before it; the cell ends with the same bytes",
+    "the checkpoint is named and passed over for the one before it; the cell ends with the same"
+    " bytes",
 )
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        (lambda path: write_sealed(path / "checksums.json", {}), "checksums.json does not list state.json"),
+        (
+            lambda path: write_sealed(path / "checksums.json", {}),
+            "checksums.json does not list state.json",
+        ),
         (unlist_history, "checksums.json does not list history.jsonl"),
         (unseal, "checksums.json: its contents do not match its own SHA-256"),
         (lambda path: flip(path / "checksums.json"), "checksums.json: "),
@@ -250,7 +305,11 @@ def unseal(path: Path) -> None:
     ],
 )
 def test_a_checkpoint_that_is_not_whole_is_passed_over(
-    harm: Callable[[Path], None], reason: str, stopped: Cell, trained: Cell, capsys: pytest.CaptureFixture[str]
+    harm: Callable[[Path], None],
+    reason: str,
+    stopped: Cell,
+    trained: Cell,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = newest(stopped)
     assert path.name == "step-00000007"
@@ -262,7 +321,10 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(
     assert reason in error
     assert stopped.weights() == trained.weights()
     assert stopped.losses() == trained.losses()
-    assert [path.name for path in checkpoints(stopped.run_dir / "checkpoints")] == ["step-00000012", "step-00000008"]
+    assert [path.name for path in checkpoints(stopped.run_dir / "checkpoints")] == [
+        "step-00000012",
+        "step-00000008",
+    ]
 
 
 @pytest.mark.fault(
@@ -271,14 +333,21 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(
     "they are named and passed over, and the cell ends with the same bytes",
 )
 def test_checkpoints_of_another_cell(
-    stopped: Cell, trained: Cell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stopped: Cell,
+    trained: Cell,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for step in (90, 91):
-        foreign = shutil.copytree(newest(trained), stopped.run_dir / f"checkpoints/step-000000{step}")
+        foreign = shutil.copytree(
+            newest(trained), stopped.run_dir / f"checkpoints/step-000000{step}"
+        )
         state = read_json(foreign / "state.json") | {"identity": {"cell": "another"}}
         write_json(foreign / "state.json", state)
         sums = read_sealed(foreign / "checksums.json")
-        write_sealed(foreign / "checksums.json", sums | {"state.json": sha256_file(foreign / "state.json")})
+        write_sealed(
+            foreign / "checksums.json", sums | {"state.json": sha256_file(foreign / "state.json")}
+        )
     stop_at(stopped, 9, monkeypatch)
     assert stopped.train() == RESUME_ME
     monkeypatch.undo()
@@ -295,7 +364,9 @@ def test_checkpoints_of_another_cell(
     "a checkpoint may not be read by this user",
     "the job stops with a sentence that names it, and nothing is trained from its beginning",
 )
-def test_a_checkpoint_that_may_not_be_read_is_named(stopped: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_may_not_be_read_is_named(
+    stopped: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = newest(stopped)
     open_file = Path.open
 
@@ -305,13 +376,19 @@ def test_a_checkpoint_that_may_not_be_read_is_named(stopped: Cell, monkeypatch: 
         return open_file(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(CheckpointError, match=r"step-00000007: cannot read the checkpoint \(.*Permission denied"):
+    with pytest.raises(
+        CheckpointError, match=r"step-00000007: cannot read the checkpoint \(.*Permission denied"
+    ):
         stopped.train()
 
 
 @pytest.mark.parametrize("name", ["run.json", "history.jsonl", None])
 def test_a_diverged_cell_is_kept_or_diverges_again(
-    name: str | None, tiny_study, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str | None,
+    tiny_study,
+    tiny_data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings = settings_of(tiny_study, warmup_steps=0, grad_clip=1e30)
     settings["models"][0]["learning_rate"] = 1e25
@@ -324,7 +401,9 @@ def test_a_diverged_cell_is_kept_or_diverges_again(
         flip(cell.run_dir / name)
     assert cell.train() == 0
     after = read_sealed(cell.run_dir / "run.json")
-    assert [after[key] for key in ("status", "reason", "step")] == [before[key] for key in ("status", "reason", "step")]
+    assert [after[key] for key in ("status", "reason", "step")] == [
+        before[key] for key in ("status", "reason", "step")
+    ]
     assert [json.loads(line)["step"] for line in cell.history().splitlines()] == history
     assert ("kept, trained before" in capsys.readouterr().err) == (name is None)
 
@@ -339,26 +418,36 @@ def test_a_trunk_has_its_whole_history_again(tiny_study, tiny_data: Path, tmp_pa
     assert train(first, execution, tiny_data, folder, ALONE, trunk=True) == 0
     (folder / "history.jsonl").unlink()
     assert train(second, execution, tiny_data, folder, ALONE, trunk=True) == 0
-    steps = [json.loads(line)["step"] for line in (folder / "history.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["step"] for line in (folder / "history.jsonl").read_text().splitlines()
+    ]
     assert steps == list(range(1, second.steps + 1))
     flip(folder / "history.jsonl")
     assert train(first, execution, tiny_data, folder, ALONE, trunk=True) == 0
     lines = (folder / "history.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == steps
-    assert read_sealed(folder / paths.branch_file(trunk.run.id, first.steps).name)["status"] == "completed"
+    assert (
+        read_sealed(folder / paths.branch_file(trunk.run.id, first.steps).name)["status"]
+        == "completed"
+    )
 
 
 @pytest.mark.fault(
     "text and data",
     "the tokenizer beside the token bins is damaged when a model is exported with it",
-    "training stops with its name, the data are prepared anew, and the next start exports the model",
+    "training stops with its name, the data are prepared anew, and the next start exports the"
+    " model",
 )
-def test_a_damaged_tokenizer_does_not_get_into_a_model(cell: Cell, trained: Cell, tmp_path: Path) -> None:
+def test_a_damaged_tokenizer_does_not_get_into_a_model(
+    cell: Cell, trained: Cell, tmp_path: Path
+) -> None:
     cell.data = Path(shutil.copytree(cell.data, tmp_path / cell.data.name))
     (cell.run_dir / "run.json").unlink()
     whole = (cell.data / "tokenizer" / "tokenizer.json").read_bytes()
     flip(cell.data / "tokenizer" / "tokenizer.json")
-    with pytest.raises(ValueError, match=r"tokenizer\.json: SHA-256 .*start again: it will be prepared anew"):
+    with pytest.raises(
+        ValueError, match=r"tokenizer\.json: SHA-256 .*start again: it will be prepared anew"
+    ):
         cell.train()
     assert not (cell.run_dir / "run.json").exists()
     (cell.data / "tokenizer" / "tokenizer.json").write_bytes(whole)
@@ -378,7 +467,10 @@ def test_threads_that_would_take_the_machine_down_are_refused(
     (cell.run_dir / "run.json").unlink()
     n_processors = len(os.sched_getaffinity(0))
     cell.execution = cell.execution.model_copy(update={"train_threads": 10**6})
-    with pytest.raises(ValueError, match=rf"execution\.train_threads: 1000000, .* {n_processors} processors; at most"):
+    with pytest.raises(
+        ValueError,
+        match=rf"execution\.train_threads: 1000000, .* {n_processors} processors; at most",
+    ):
         cell.train()
     before = torch.get_num_threads()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
@@ -387,7 +479,10 @@ def test_threads_that_would_take_the_machine_down_are_refused(
         assert cell.train() == 0
     finally:
         torch.set_num_threads(before)
-    assert "execution.train_threads: 2 threads on 1 processors are slower than 1" in capsys.readouterr().err
+    assert (
+        "execution.train_threads: 2 threads on 1 processors are slower than 1"
+        in capsys.readouterr().err
+    )
 
 
 def test_what_is_in_a_checkpoint(trained: Cell) -> None:

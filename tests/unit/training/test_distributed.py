@@ -21,7 +21,12 @@ KEYS = ["adamw", "coupled_adam", "sgd_f20"]
 
 def settings_of(tiny_study, steps=20, optimizers=OPTIMIZERS, **execution):
     settings = tiny_study()
-    settings["grid"][0] |= {"table": None, "optimizers": optimizers, "tokens": [{"steps": steps}], "seeds": [1]}
+    settings["grid"][0] |= {
+        "table": None,
+        "optimizers": optimizers,
+        "tokens": [{"steps": steps}],
+        "seeds": [1],
+    }
     settings["execution"] |= execution
     return settings
 
@@ -46,7 +51,9 @@ def alone(make_workspace_in, shared_nursery, tiny_study, tmp_path_factory):
     return shared_nursery.train(workspace)
 
 
-@pytest.mark.parametrize(("parallel", "processes", "micro"), [("ddp", 2, 1), ("fsdp", 2, None), ("fsdp", 4, 1)])
+@pytest.mark.parametrize(
+    ("parallel", "processes", "micro"), [("ddp", 2, 1), ("fsdp", 2, None), ("fsdp", 4, 1)]
+)
 def test_any_number_of_processes_gives_the_same_curve(
     parallel, processes, micro, alone, make_workspace, nursery, tiny_study
 ):
@@ -56,7 +63,9 @@ def test_any_number_of_processes_gives_the_same_curve(
     nursery.train(workspace)
     assert [cell.optimizer.key for cell in workspace.plan.cells.values()] == KEYS
     for cell_id in workspace.plan.cells:
-        np.testing.assert_allclose(losses_of(workspace, cell_id), losses_of(alone, cell_id), rtol=2e-5)
+        np.testing.assert_allclose(
+            losses_of(workspace, cell_id), losses_of(alone, cell_id), rtol=2e-5
+        )
         ours, theirs = weights_of(workspace, cell_id), weights_of(alone, cell_id)
         for name, weight in ours.items():
             np.testing.assert_allclose(weight, theirs[name], atol=2e-3, err_msg=f"{cell_id} {name}")
@@ -65,7 +74,8 @@ def test_any_number_of_processes_gives_the_same_curve(
 
 
 @pytest.mark.parametrize(
-    ("first", "then"), [(("fsdp", 2), ("ddp", 1)), (("ddp", 2), ("fsdp", 4)), (("ddp", 1), ("fsdp", 2))]
+    ("first", "then"),
+    [(("fsdp", 2), ("ddp", 1)), (("ddp", 2), ("fsdp", 4)), (("ddp", 1), ("fsdp", 2))],
 )
 def test_a_stopped_cell_goes_on_with_another_number_of_processes(
     first, then, alone, make_workspace, nursery, tiny_study
@@ -74,7 +84,9 @@ def test_a_stopped_cell_goes_on_with_another_number_of_processes(
     execution = {"checkpoint_every": 10, "parallel": first[0], "train_processes": first[1]}
     workspace = make_workspace(settings_of(tiny_study, **execution))
     nursery.train(workspace)
-    second = make_workspace(settings_of(tiny_study, parallel=then[0], train_processes=then[1]), "second")
+    second = make_workspace(
+        settings_of(tiny_study, parallel=then[0], train_processes=then[1]), "second"
+    )
     for cell_id in workspace.plan.cells:
         run_dir = second.run_dir(cell_id)
         (run_dir / "checkpoints").mkdir(parents=True)
@@ -89,9 +101,15 @@ def test_a_stopped_cell_goes_on_with_another_number_of_processes(
 
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("n_kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
-def test_killed_at_random_moments_it_ends_with_the_same_bits(n_kills, processes, make_workspace, nursery, tiny_study):
+def test_killed_at_random_moments_it_ends_with_the_same_bits(
+    n_kills, processes, make_workspace, nursery, tiny_study
+):
     settings = settings_of(
-        tiny_study, steps=50 * n_kills, optimizers=["coupled_adam"], checkpoint_every=10, train_processes=processes
+        tiny_study,
+        steps=50 * n_kills,
+        optimizers=["coupled_adam"],
+        checkpoint_every=10,
+        train_processes=processes,
     )
     calm, disturbed = make_workspace(settings, "calm"), make_workspace(settings, "disturbed")
     nursery.train(calm)
@@ -105,7 +123,8 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(n_kills, processes,
     for attempt in range(n_kills):
         pids = nursery.start(disturbed.command(cell_id), disturbed.folder, processes)
         before, begun, delay = newest(), time.monotonic(), moments.uniform(0, 0.8)
-        # Every other kill may fall into the start; no attempt gets far, so that there is work for all.
+        # Every other kill may fall into the start; no attempt gets far, so that there is work for
+        # all.
         while newest() == before and (attempt % 2 or time.monotonic() - begun < delay):
             time.sleep(0.002)
         time.sleep(moments.uniform(0, 0.03))
@@ -113,7 +132,9 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(n_kills, processes,
         nursery.kill(pids)
     nursery.train(disturbed)
     name = "model/model.safetensors"
-    assert (disturbed.run_dir(cell_id) / name).read_bytes() == (calm.run_dir(cell_id) / name).read_bytes()
+    assert (disturbed.run_dir(cell_id) / name).read_bytes() == (
+        calm.run_dir(cell_id) / name
+    ).read_bytes()
     assert losses_of(disturbed, cell_id) == losses_of(calm, cell_id)
 
 
@@ -126,13 +147,24 @@ def wait_for_history(workspace, cell_id, is_running):
         time.sleep(0.01)
 
 
-def test_the_command_starts_the_processes_itself_and_forwards_a_request_to_stop(make_workspace, tiny_study):
-    settings = settings_of(tiny_study, steps=80, optimizers=["coupled_adam"], parallel="fsdp", train_processes=2)
+def test_the_command_starts_the_processes_itself_and_forwards_a_request_to_stop(
+    make_workspace, tiny_study
+):
+    settings = settings_of(
+        tiny_study, steps=80, optimizers=["coupled_adam"], parallel="fsdp", train_processes=2
+    )
     workspace = make_workspace(settings)
     cell_id = first_cell(workspace)
     command = ["-m", "coupled_adam_bench", *workspace.command(cell_id)]
-    # The names of another launcher, as clusters and notebooks export them, are not taken for those of ours.
-    others = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    # The names of another launcher, as clusters and notebooks export them, are not taken for those
+    # of ours.
+    others = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }
     process = python("training", command, workspace.folder, os.environ | others, jobs="training")
     wait_for_history(workspace, cell_id, lambda: process.poll() is None)
     process.send_signal(signal.SIGTERM)
@@ -147,9 +179,15 @@ def test_the_command_starts_the_processes_itself_and_forwards_a_request_to_stop(
     assert (run["processes"], run["device"]) == (2, "cpu")
 
 
-def test_a_request_to_stop_at_one_process_stops_all_after_the_same_step(make_workspace, nursery, tiny_study):
+def test_a_request_to_stop_at_one_process_stops_all_after_the_same_step(
+    make_workspace, nursery, tiny_study
+):
     settings = settings_of(
-        tiny_study, steps=100_000, optimizers=["coupled_adam"], checkpoint_every=100_000, train_processes=2
+        tiny_study,
+        steps=100_000,
+        optimizers=["coupled_adam"],
+        checkpoint_every=100_000,
+        train_processes=2,
     )
     workspace = make_workspace(settings)
     cell_id = first_cell(workspace)
@@ -158,5 +196,9 @@ def test_a_request_to_stop_at_one_process_stops_all_after_the_same_step(make_wor
     os.kill(pids[1], signal.SIGTERM)
     assert [nursery.wait(pid) for pid in pids] == [RESUME_ME, RESUME_ME]
     (checkpoint,) = checkpoints(workspace.run_dir(cell_id) / "checkpoints")
-    assert {path.name for path in checkpoint.iterdir()} >= {"__0_0.distcp", "state.json", "checksums.json"}
+    assert {path.name for path in checkpoint.iterdir()} >= {
+        "__0_0.distcp",
+        "state.json",
+        "checksums.json",
+    }
     assert not (workspace.run_dir(cell_id) / "run.json").exists()

@@ -31,7 +31,12 @@ ALONE = WorkerGroup(torch.device("cpu"))
 
 def settings_of(tiny_study, steps=10, **execution):
     settings = tiny_study()
-    settings["grid"][0] |= {"table": None, "optimizers": ["adamw"], "tokens": [{"steps": steps}], "seeds": [1]}
+    settings["grid"][0] |= {
+        "table": None,
+        "optimizers": ["adamw"],
+        "tokens": [{"steps": steps}],
+        "seeds": [1],
+    }
     settings["execution"] |= execution
     return settings
 
@@ -42,8 +47,13 @@ def one_cell(settings):
     return cell, only(plan).study.execution
 
 
-def test_an_error_of_the_second_process_rises_in_both(make_workspace, nursery, tiny_study, tiny_data):
-    here, there = (make_workspace(settings_of(tiny_study, train_processes=2), name) for name in ("here", "there"))
+def test_an_error_of_the_second_process_rises_in_both(
+    make_workspace, nursery, tiny_study, tiny_data
+):
+    here, there = (
+        make_workspace(settings_of(tiny_study, train_processes=2), name)
+        for name in ("here", "there")
+    )
     data = there.folder / "results/data" / tiny_data.name
     data.unlink()
     shutil.copytree(tiny_data, data, ignore=shutil.ignore_patterns("train.bin"))
@@ -83,7 +93,9 @@ def rank_of(pid):
     "the launcher names the process, the signal and the setting of memory; the next start goes on",
 )
 def test_the_launcher_names_a_killed_process(make_workspace, tiny_study):
-    workspace = make_workspace(settings_of(tiny_study, steps=100_000, train_processes=2, checkpoint_every=1))
+    workspace = make_workspace(
+        settings_of(tiny_study, steps=100_000, train_processes=2, checkpoint_every=1)
+    )
     (cell,) = workspace.plan.cells
     command = ["-m", "coupled_adam_bench", *workspace.command(cell)]
     process = python("training", command, workspace.folder, dict(os.environ), jobs="training")
@@ -103,7 +115,9 @@ def test_the_launcher_names_a_killed_process(make_workspace, tiny_study):
         (1, "Connection reset by peer", True),  # by a file server, say
     ],
 )
-def test_a_checkpoint_that_another_process_left_is_not_blamed_on_the_disk(size, message, blames_the_disk, tmp_path):
+def test_a_checkpoint_that_another_process_left_is_not_blamed_on_the_disk(
+    size, message, blames_the_disk, tmp_path
+):
     pending = Future()
     pending.set_exception(RuntimeError(message))
     unfinished = Checkpoints(tmp_path, WorkerGroup(torch.device("cpu"), size=size), {})
@@ -141,16 +155,22 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv(LAUNCHER, "100")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ValueError, match=r"execution\.gpus: 3, but torch can use 2"), open_group("cuda"):
+    with (
+        pytest.raises(ValueError, match=r"execution\.gpus: 3, but torch can use 2"),
+        open_group("cuda"),
+    ):
         pass
 
 
 @pytest.mark.fault(
     "training",
-    "the shell has RANK, WORLD_SIZE, MASTER_ADDR and the like of another launcher, or WORLD_SIZE alone",
+    "the shell has RANK, WORLD_SIZE, MASTER_ADDR and the like of another launcher, or WORLD_SIZE"
+    " alone",
     "they are not taken for those of our launcher: the cell trains as without them",
 )
-@pytest.mark.parametrize("names", [("WORLD_SIZE",), ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")])
+@pytest.mark.parametrize(
+    "names", [("WORLD_SIZE",), ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")]
+)
 def test_a_process_that_was_not_launched_is_alone(names, monkeypatch):
     for name in names:
         monkeypatch.setenv(name, "2")
@@ -167,7 +187,9 @@ def weights(folder: Path) -> bytes:
     "a micro-batch does not fit into the memory of a GPU",
     "the run goes on from its last checkpoint with micro-batches half as large",
 )
-def test_a_micro_batch_that_does_not_fit_is_halved(tiny_study, tiny_data, tmp_path, monkeypatch, capsys):
+def test_a_micro_batch_that_does_not_fit_is_halved(
+    tiny_study, tiny_data, tmp_path, monkeypatch, capsys
+):
     def losses(self, inputs_BT, *arguments):
         if len(inputs_BT) > fitting:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -178,16 +200,23 @@ def test_a_micro_batch_that_does_not_fit_is_halved(tiny_study, tiny_data, tmp_pa
 
     def status(name: str, **changes) -> int:
         changed = execution.model_copy(update=changes)
-        jobs = {name: lambda group: train(cell, changed, tiny_data, tmp_path / name / cell.id, group)}
+        jobs = {
+            name: lambda group: train(cell, changed, tiny_data, tmp_path / name / cell.id, group)
+        }
         return run_jobs(jobs, "cpu")
 
     assert status("small") == 0
     monkeypatch.setattr(Trainer, "_losses", losses)
     fitting = 2
     assert status("large", micro_batch_sequences=None) == 0
-    assert read_json(tmp_path / "large" / cell.id / "run.json")["train"]["micro_batch_sequences"] == 2
+    assert (
+        read_json(tmp_path / "large" / cell.id / "run.json")["train"]["micro_batch_sequences"] == 2
+    )
     assert weights(tmp_path / "large" / cell.id) == weights(tmp_path / "small" / cell.id)
-    assert "no memory for micro-batches of 4 sequences (execution.micro_batch_sequences)" in capsys.readouterr().err
+    assert (
+        "no memory for micro-batches of 4 sequences (execution.micro_batch_sequences)"
+        in capsys.readouterr().err
+    )
     fitting = 0  # not even one
     assert status("none") == 2
 
@@ -224,7 +253,13 @@ def test_memory_that_one_of_two_processes_lacks_halves_the_micro_batch_of_both(
     workspace = make_workspace(settings)
     (cell_id,) = workspace.plan.cells
     command = ["-m", "coupled_adam_bench", *workspace.command(cell_id)]
-    process = python("training", command, workspace.folder, os.environ | {"PYTHONPATH": str(tmp_path)}, jobs="training")
+    process = python(
+        "training",
+        command,
+        workspace.folder,
+        os.environ | {"PYTHONPATH": str(tmp_path)},
+        jobs="training",
+    )
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert "with micro-batches half as large" in errors
@@ -233,21 +268,35 @@ def test_memory_that_one_of_two_processes_lacks_halves_the_micro_batch_of_both(
 
 
 def test_a_process_whose_other_was_killed_says_so(make_workspace, nursery, tiny_study):
-    workspace = make_workspace(settings_of(tiny_study, steps=100_000, train_processes=2, checkpoint_every=1))
+    workspace = make_workspace(
+        settings_of(tiny_study, steps=100_000, train_processes=2, checkpoint_every=1)
+    )
     (cell,) = workspace.plan.cells
     pids = nursery.start(workspace.command(cell), workspace.folder, 2)
     wait_for_checkpoint(workspace, cell, lambda: nursery.is_running(pids[0]))
     os.kill(pids[1], signal.SIGKILL)
     assert nursery.wait(pids[0]) == 2
     log = (workspace.folder / "rank-0.log").read_text()
-    assert f"error: {cell}: another of the 2 processes has ended; its own lines or the launcher's say why" in log
+    assert (
+        f"error: {cell}: another of the 2 processes has ended; its own lines or the launcher's"
+        " say why" in log
+    )
     assert "free disk space" not in log
     assert "Traceback" not in log
 
 
 def test_processes_start_where_the_machines_own_name_does_not_resolve():
-    code = "import sys; from coupled_adam_bench.training.distributed import launch; sys.exit(launch(2, ['--help']))"
+    code = (
+        "import sys; from coupled_adam_bench.training.distributed import launch; sys.exit(launch(2,"
+        " ['--help']))"
+    )
     script = f'hostname no-such-machine.invalid && exec {sys.executable} -c "{code}"'
-    separate = ["unshare", "--uts", *([] if os.getuid() == 0 else ["--map-root-user"])]  # a machine's name of its own
-    done = subprocess.run([*separate, "sh", "-c", script], capture_output=True, text=True, timeout=90)
+    separate = [
+        "unshare",
+        "--uts",
+        *([] if os.getuid() == 0 else ["--map-root-user"]),
+    ]  # a machine's name of its own
+    done = subprocess.run(
+        [*separate, "sh", "-c", script], capture_output=True, text=True, timeout=90
+    )
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,5 @@
-"""Loss curves on file, which no refactoring may move; CAB_UPDATE_GOLDEN=1 writes them after a change of protocol."""
+"""Loss curves on file, which no refactoring may move; CAB_UPDATE_GOLDEN=1 writes them after a
+change of protocol."""
 
 import json
 import os
@@ -15,7 +16,12 @@ from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
 
 FILE = Path(__file__).parents[2] / "golden" / "loss_curves.json"
-OPTIMIZERS = ["adamw", "coupled_adam", {"name": "coupled_adam", "scale_exponent": -2}, {"name": "sgd", "lr_factor": 20}]
+OPTIMIZERS = [
+    "adamw",
+    "coupled_adam",
+    {"name": "coupled_adam", "scale_exponent": -2},
+    {"name": "sgd", "lr_factor": 20},
+]
 KEYS = ["adamw", "coupled_adam", "coupled_adam_n-2", "sgd_f20"]
 MODELS = {"gpt2": {}, "stablelm-untied": {"architecture": "stablelm", "tied": False}}
 
@@ -26,7 +32,10 @@ def curve(tiny_study, tiny_data, folder, model, optimizer):
     settings["grid"][0] |= {"table": None, "optimizers": [optimizer], "seeds": [1]}
     plan = make_plan(parse_study(settings))
     (cell,) = plan.cells.values()
-    assert train(cell, only(plan).study.execution, tiny_data, folder, WorkerGroup(torch.device("cpu"))) == 0
+    assert (
+        train(cell, only(plan).study.execution, tiny_data, folder, WorkerGroup(torch.device("cpu")))
+        == 0
+    )
     rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     return [row["loss"] for row in rows]
 

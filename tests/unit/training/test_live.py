@@ -1,4 +1,5 @@
-"""Validation loss and geometry while a cell trains: what they are, when they are measured, what they leave alone."""
+"""Validation loss and geometry while a cell trains: what they are, when they are measured, what
+they leave alone."""
 
 import contextlib
 import json
@@ -36,9 +37,15 @@ GEOMETRY_STEPS = [1, 2, 3, 6, 10, STEPS]
 
 
 def settings_of(tiny_study: Any, **execution: Any) -> dict[str, Any]:
-    """One step per line of the history, for comparisons of losses; some steps that are measured have checkpoints."""
+    """One step per line of the history, for comparisons of losses; some steps that are measured
+    have checkpoints."""
     settings: dict[str, Any] = tiny_study()
-    settings["grid"][0] |= {"table": None, "tokens": [{"steps": STEPS}], "optimizers": ["coupled_adam"], "seeds": [1]}
+    settings["grid"][0] |= {
+        "table": None,
+        "tokens": [{"steps": STEPS}],
+        "optimizers": ["coupled_adam"],
+        "seeds": [1],
+    }
     settings["execution"] |= {"log_every": 1, "checkpoint_every": 5, **execution}
     return settings
 
@@ -83,7 +90,9 @@ def test_the_steps_of_the_geometry_are_rounded_powers(per_decade):
 def test_validation_windows_are_whole_and_do_not_overlap(n_tokens, seq_len, n_windows):
     tokens = np.arange(n_tokens)  # each says its place
     if n_tokens == 1:
-        with pytest.raises(ValueError, match=r"execution\.eval_every: the split val has .* raise data\.split\.val"):
+        with pytest.raises(
+            ValueError, match=r"execution\.eval_every: the split val has .* raise data\.split\.val"
+        ):
             validation_windows(tokens, seq_len, n_windows)
         return
     windows = validation_windows(tokens, seq_len, n_windows)
@@ -129,7 +138,9 @@ def test_the_steps_of_rows_are_those_between_two_weights(runs, tiny_study, tiny_
     for step in range(STEPS):
         before = weight.detach().clone().numpy().astype(np.float64)
         trainer.train_step(step)
-        moved = np.linalg.norm(weight.detach().numpy() - before, axis=1) / np.linalg.norm(before, axis=1)
+        moved = np.linalg.norm(weight.detach().numpy() - before, axis=1) / np.linalg.norm(
+            before, axis=1
+        )
         found[step + 1] = {
             f"row_step_{name}": moved[bands == number].mean()
             for number, name in enumerate(BAND_NAMES)
@@ -163,7 +174,10 @@ def test_they_change_no_bit_of_the_training(runs):
     assert training_of(runs["measured"]) == training_of(runs["not"])
     weights = {name: (run / "model/model.safetensors").read_bytes() for name, run in runs.items()}
     assert weights["measured"] == weights["not"]
-    assert "val_loss" not in history_of(runs["not"])[-1] and "isotropy" not in history_of(runs["not"])[-1]
+    assert (
+        "val_loss" not in history_of(runs["not"])[-1]
+        and "isotropy" not in history_of(runs["not"])[-1]
+    )
 
 
 @pytest.mark.parametrize("kept", ["step-00000005", "step-00000010"])
@@ -179,10 +193,15 @@ def test_a_resumed_run_has_each_measurement_once(kept, runs, tiny_study, tiny_da
         assert rows_with(run_dir, name) == rows_with(runs["measured"], name)
 
 
-def test_a_cell_of_a_trunk_has_the_measurements_of_one_that_was_trained_alone(tiny_study, tiny_data, tmp_path):
+def test_a_cell_of_a_trunk_has_the_measurements_of_one_that_was_trained_alone(
+    tiny_study, tiny_data, tmp_path
+):
     settings = settings_of(tiny_study, **MEASURED, checkpoint_every=100)
     settings["training"]["schedule"] = "wsd"
-    settings["grid"][0]["tokens"] = [{"steps": 12, "label": "short"}, {"steps": 18, "label": "long"}]
+    settings["grid"][0]["tokens"] = [
+        {"steps": 12, "label": "short"},
+        {"steps": 18, "label": "long"},
+    ]
     plan = make_plan(parse_study(settings))
     execution = only(plan).study.execution
     (trunk,) = plan.trunks.values()
@@ -191,7 +210,10 @@ def test_a_cell_of_a_trunk_has_the_measurements_of_one_that_was_trained_alone(ti
         assert train(prefix, execution, tiny_data, folder, ALONE, trunk=True) == 0
     for cell in plan.cells.values():
         for name, results in (("alone", None), ("from", tmp_path)):
-            assert train(cell, execution, tiny_data, tmp_path / f"{name}-{cell.steps}", ALONE, results) == 0
+            assert (
+                train(cell, execution, tiny_data, tmp_path / f"{name}-{cell.steps}", ALONE, results)
+                == 0
+            )
         alone, started = tmp_path / f"alone-{cell.steps}", tmp_path / f"from-{cell.steps}"
         assert json.loads((started / "run.json").read_text())["trunk_steps"] > 0
         assert training_of(alone) == training_of(started)
@@ -200,7 +222,9 @@ def test_a_cell_of_a_trunk_has_the_measurements_of_one_that_was_trained_alone(ti
 
 
 @pytest.mark.parametrize(("parallel", "micro"), [("ddp", None), ("fsdp", 1)])
-def test_several_processes_measure_the_same(parallel, micro, runs, make_workspace, nursery, tiny_study):
+def test_several_processes_measure_the_same(
+    parallel, micro, runs, make_workspace, nursery, tiny_study
+):
     """Seven windows do not divide among two, and a checkpoint follows a measurement."""
 
     def trained(name: str, **execution: Any) -> Path:
@@ -213,7 +237,9 @@ def test_several_processes_measure_the_same(parallel, micro, runs, make_workspac
     for name in ("val_loss", "isotropy", "mean_norm_ratio", "row_step_rare"):
         found, expected = rows_with(measured, name), rows_with(runs["measured"], name)
         assert list(found) == list(expected)
-        np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=2e-4, err_msg=name)
+        np.testing.assert_allclose(
+            list(found.values()), list(expected.values()), rtol=2e-4, err_msg=name
+        )
     if parallel == "fsdp":
         expected = load_file(trained("not", **NOT_MEASURED) / "model/model.safetensors")
         for tensor, weight in load_file(measured / "model/model.safetensors").items():
@@ -230,17 +256,23 @@ def test_a_step_that_diverges_and_weights_that_are_not_finite(tiny_study, tiny_d
         assert train(cell, execution, tiny_data, tmp_path / str(steps), ALONE) == 0
         assert json.loads((tmp_path / str(steps) / "run.json").read_text())["status"] == "diverged"
         rows = history_of(tmp_path / str(steps))
-        # After the first update the weights are not finite, which the loss of the second step shows.
+        # After the first update the weights are not finite, which the loss of the second step
+        # shows.
         assert math.isnan(rows[0]["val_loss"]) and "isotropy" not in rows[0]
         assert not any({"val_loss", "isotropy"} & row.keys() for row in rows[1:])
 
 
 @pytest.mark.parametrize(
     "optimizer",
-    [{"name": "adamw", "lr_factor": 3}, {"embedding": "ember", "head": {"name": "adamw", "lr_factor": 3}}],
+    [
+        {"name": "adamw", "lr_factor": 3},
+        {"embedding": "ember", "head": {"name": "adamw", "lr_factor": 3}},
+    ],
     ids=["tied", "per_matrix"],
 )
-def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_head(optimizer, tiny_study, tiny_data, tmp_path):
+def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_head(
+    optimizer, tiny_study, tiny_data, tmp_path
+):
     settings = tiny_study()
     settings["execution"]["geometry_per_decade"] = 4
     settings["models"][0]["tied"] = "name" in optimizer

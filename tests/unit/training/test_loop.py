@@ -27,7 +27,11 @@ ALONE = WorkerGroup(torch.device("cpu"))
 
 
 def cell_of(plan, optimizer="coupled_adam", seed=1):
-    return next(cell for cell in plan.cells.values() if cell.optimizer.key == optimizer and cell.seed == seed)
+    return next(
+        cell
+        for cell in plan.cells.values()
+        if cell.optimizer.key == optimizer and cell.seed == seed
+    )
 
 
 def history_of(run_dir: Path) -> list[dict]:
@@ -43,7 +47,8 @@ def undisturbed(tiny_plan, tiny_data, tmp_path):
 
 @pytest.fixture
 def workspace(tiny_plan, tiny_data, tmp_path):
-    """A working directory with data and plan for the command line; returns (folder, run folder, command)."""
+    """A working directory with data and plan for the command line; returns (folder, run folder,
+    command)."""
     cell = cell_of(tiny_plan)
     folder = tmp_path / "workspace"
     (folder / paths.data_dir(cell.data_id)).parent.mkdir(parents=True)
@@ -61,14 +66,24 @@ def outcome(command, folder):
     return process.returncode, errors
 
 
-def test_a_completed_run_leaves_what_the_contract_names(undisturbed, tiny_plan, tiny_data, tmp_path):
+def test_a_completed_run_leaves_what_the_contract_names(
+    undisturbed, tiny_plan, tiny_data, tmp_path
+):
     cell = cell_of(tiny_plan)
     run = read_json(undisturbed / "run.json")
-    assert (run["cell"], run["status"], run["reason"], run["step"]) == (cell.id, "completed", None, 60)
+    assert (run["cell"], run["status"], run["reason"], run["step"]) == (
+        cell.id,
+        "completed",
+        None,
+        60,
+    )
     assert read_sealed(undisturbed / "cell.json") == json.loads(json.dumps(cell.to_json()))
     assert [row["step"] for row in history_of(undisturbed)] == list(range(5, 61, 5))
     assert (undisturbed / "model" / "tokenizer.json").is_file()
-    assert [path.name for path in checkpoints(undisturbed / "checkpoints")] == ["step-00000060", "step-00000050"]
+    assert [path.name for path in checkpoints(undisturbed / "checkpoints")] == [
+        "step-00000060",
+        "step-00000050",
+    ]
     rows = history_of(undisturbed)
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
     assert rows[-1]["tokens"] == cell.n_tokens == 60 * 4 * 16
@@ -82,7 +97,9 @@ def test_a_completed_run_leaves_what_the_contract_names(undisturbed, tiny_plan, 
 
 
 def test_checkpoints_of_other_data_are_not_resumed(undisturbed, tiny_plan, tiny_data, capsys):
-    trainer = Trainer(cell_of(tiny_plan), only(tiny_plan).study.execution, tiny_data, undisturbed, ALONE)
+    trainer = Trainer(
+        cell_of(tiny_plan), only(tiny_plan).study.execution, tiny_data, undisturbed, ALONE
+    )
     trainer.checkpoints.identity = trainer.checkpoints.identity | {"train_sha256": "another"}
     trainer.resume()
     assert trainer.state.step == 0
@@ -91,21 +108,40 @@ def test_checkpoints_of_other_data_are_not_resumed(undisturbed, tiny_plan, tiny_
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "coupled_adam", "sgd_f100"])
-def test_the_micro_batch_changes_nothing_beyond_float_error(optimizer, tiny_study, tiny_data, tmp_path):
+def test_the_micro_batch_changes_nothing_beyond_float_error(
+    optimizer, tiny_study, tiny_data, tmp_path
+):
     settings = tiny_study()
-    settings["grid"][0] |= {"table": None, "optimizers": ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}]}
+    settings["grid"][0] |= {
+        "table": None,
+        "optimizers": ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}],
+    }
     plan = make_plan(parse_study(settings))
     cell, execution = cell_of(plan, optimizer), only(plan).study.execution
     for name, micro in (("whole", None), ("single", 1), ("uneven", 3)):
-        train(cell, execution.model_copy(update={"micro_batch_sequences": micro}), tiny_data, tmp_path / name, ALONE)
+        train(
+            cell,
+            execution.model_copy(update={"micro_batch_sequences": micro}),
+            tiny_data,
+            tmp_path / name,
+            ALONE,
+        )
     whole = [row["loss"] for row in history_of(tmp_path / "whole")]
     for name in ("single", "uneven"):
-        np.testing.assert_allclose([row["loss"] for row in history_of(tmp_path / name)], whole, rtol=1e-4)
+        np.testing.assert_allclose(
+            [row["loss"] for row in history_of(tmp_path / name)], whole, rtol=1e-4
+        )
 
 
 def test_two_seeds_differ_in_weights_and_batches(tiny_plan, tiny_data, tmp_path):
     first, second = (
-        Trainer(cell_of(tiny_plan, seed=seed), only(tiny_plan).study.execution, tiny_data, tmp_path / str(seed), ALONE)
+        Trainer(
+            cell_of(tiny_plan, seed=seed),
+            only(tiny_plan).study.execution,
+            tiny_data,
+            tmp_path / str(seed),
+            ALONE,
+        )
         for seed in (1, 2)
     )
     assert not torch.equal(first.model.embedding.weight, second.model.embedding.weight)
@@ -133,7 +169,8 @@ def test_divergence_is_a_result_with_its_step(tiny_study, tiny_data, tmp_path):
 
 
 def test_a_full_disk_keeps_the_earlier_checkpoints(workspace, tmp_path):
-    # A limit on file sizes fails writes as a full disk does; the kernel applies it to checkpoints, not to small files.
+    # A limit on file sizes fails writes as a full disk does; the kernel applies it to checkpoints,
+    # not to small files.
     folder, run_dir, command = workspace
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))"
     program = f"{limit}; from coupled_adam_bench.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -154,7 +191,9 @@ def test_cuda_is_refused_where_there_is_none(workspace):
         assert "execution.gpus: 1, but torch can use none here" in errors
 
 
-def test_the_same_bits_again_and_with_the_switch_for_determinism(undisturbed, tiny_plan, tiny_data, tmp_path):
+def test_the_same_bits_again_and_with_the_switch_for_determinism(
+    undisturbed, tiny_plan, tiny_data, tmp_path
+):
     cell, execution = cell_of(tiny_plan), only(tiny_plan).study.execution
     expected = (undisturbed / "model/model.safetensors").read_bytes()
     try:
@@ -197,7 +236,9 @@ def test_a_loss_spike_is_said_and_listed(tiny_plan, tiny_data, tmp_path, capsys,
     assert "loss spike in step 57" in capsys.readouterr().err
 
 
-def test_an_update_of_the_last_step_that_ruins_the_weights_is_a_divergence(tiny_study, tiny_data, tmp_path):
+def test_an_update_of_the_last_step_that_ruins_the_weights_is_a_divergence(
+    tiny_study, tiny_data, tmp_path
+):
     settings = tiny_study()
     settings["models"][0]["learning_rate"] = 1e39  # more than float32 has
     settings["training"] |= {"warmup_steps": 0, "schedule": "constant"}
@@ -221,7 +262,9 @@ def test_no_thread_outlives_a_run(tiny_plan, tiny_data, tmp_path):
     before = threading.active_count()  # PyTorch keeps some of its own
     gc.disable()  # it would end the threads some time
     try:
-        assert train(cell_of(tiny_plan, seed=2), execution, tiny_data, tmp_path / "second", ALONE) == 0
+        assert (
+            train(cell_of(tiny_plan, seed=2), execution, tiny_data, tmp_path / "second", ALONE) == 0
+        )
         deadline = time.monotonic() + 10
         while threading.active_count() > before:
             assert time.monotonic() < deadline, threading.enumerate()
@@ -233,7 +276,10 @@ def test_no_thread_outlives_a_run(tiny_plan, tiny_data, tmp_path):
 def test_a_request_to_stop_that_comes_before_the_cell_stops_it(tiny_plan, tiny_data, tmp_path):
     with stop_requests() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert train(cell_of(tiny_plan), only(tiny_plan).study.execution, tiny_data, tmp_path, ALONE) == RESUME_ME
+        assert (
+            train(cell_of(tiny_plan), only(tiny_plan).study.execution, tiny_data, tmp_path, ALONE)
+            == RESUME_ME
+        )
     assert stop == [signal.SIGTERM]
     assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000001"]
     with stop_requests() as stop:

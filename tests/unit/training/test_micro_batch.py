@@ -33,5 +33,7 @@ def test_a_cell_trains_with_what_was_found(tiny_study, tiny_data, tmp_path):
     for mem_mb in (800, 4000):
         execution = only(plan).study.execution.model_copy(update={"train_mem_mb": mem_mb})
         assert train(cell, execution, tiny_data, tmp_path / str(mem_mb), ALONE) == 0
-        found[mem_mb] = read_json(tmp_path / str(mem_mb) / "run.json")["train"]["micro_batch_sequences"]
+        found[mem_mb] = read_json(tmp_path / str(mem_mb) / "run.json")["train"][
+            "micro_batch_sequences"
+        ]
     assert found == {800: 1, 4000: 4}

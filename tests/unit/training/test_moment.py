@@ -18,7 +18,9 @@ def test_exponents_of_each_range_are_found():
         assert found[f"moment_exponent_{name}"] == pytest.approx(1)
         assert found[f"moment_slope_{name}"] == pytest.approx(batch)
         assert found[f"moment_r_squared_{name}"] == pytest.approx(1)
-    assert found["moment_occupancy_below_0.05"] == pytest.approx(np.exp(np.log(occupancy[rare]).mean()))
+    assert found["moment_occupancy_below_0.05"] == pytest.approx(
+        np.exp(np.log(occupancy[rare]).mean())
+    )
 
 
 def test_a_range_of_few_tokens_and_one_without_a_line_are_left_out():

@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from coupled_adam_bench.training import monitor
-from coupled_adam_bench.training.monitor import EnergyMeter, SpikeMonitor, peak_flops, peak_memory_bytes
+from coupled_adam_bench.training.monitor import (
+    EnergyMeter,
+    SpikeMonitor,
+    peak_flops,
+    peak_memory_bytes,
+)
 from coupled_adam_bench.training.trainer import State
 
 CPU = torch.device("cpu")
@@ -54,10 +59,17 @@ def test_it_goes_on_from_a_checkpoint_as_if_never_stopped():
 def test_the_peak_of_a_cpu_is_unknown_and_that_of_a_gpu_goes_by_its_name(monkeypatch):
     assert peak_flops(CPU) is None
     peaks = {
-        "NVIDIA H200": 989e12, "NVIDIA H200 NVL": 835e12, "NVIDIA GH200 480GB": 989e12, "NVIDIA B200": 2250e12,
-        "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA H100 NVL": 835e12,
-        "NVIDIA GB200": 2500e12, "NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA Unheard-of 1": None,
-    }  # fmt: skip
+        "NVIDIA H200": 989e12,
+        "NVIDIA H200 NVL": 835e12,
+        "NVIDIA GH200 480GB": 989e12,
+        "NVIDIA B200": 2250e12,
+        "NVIDIA H100 80GB HBM3": 989e12,
+        "NVIDIA H100 PCIe": 756e12,
+        "NVIDIA H100 NVL": 835e12,
+        "NVIDIA GB200": 2500e12,
+        "NVIDIA A100-SXM4-80GB": 312e12,
+        "NVIDIA Unheard-of 1": None,
+    }
     for name, peak in peaks.items():
         monkeypatch.setattr(monitor.torch.cuda, "get_device_name", lambda _device, name=name: name)
         assert peak_flops(torch.device("cuda")) == peak
@@ -74,12 +86,16 @@ def test_energy_is_known_where_a_driver_counts_it(monkeypatch):
 
     assert math.isnan(EnergyMeter(CPU).joules())
     gpu = torch.device("cuda", 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"uuid-{device}"))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"uuid-{device}")
+    )
     counted = iter([5_000, 7_500, 7_500, 10_000])
     handles = []
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", handles.append)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda _handle: next(counted))
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda _handle: next(counted)
+    )
     meter = EnergyMeter(gpu)
     assert [meter.joules() for _ in range(3)] == [2.5, 0.0, 2.5]
     assert set(handles) == {"GPU-uuid-cuda:1"}

@@ -1,4 +1,5 @@
-"""Cells whose core is trained by Muon: on one process and on several, and stopped and gone on with."""
+"""Cells whose core is trained by Muon: on one process and on several, and stopped and gone on
+with."""
 
 import json
 
@@ -16,7 +17,12 @@ ALONE = WorkerGroup(torch.device("cpu"))
 def settings_of(tiny_study, steps=20, optimizers=("coupled_adam",), **execution):
     settings = tiny_study()
     settings["training"]["core_optimizer"] = "muon"
-    settings["grid"][0] |= {"table": None, "optimizers": [*optimizers], "tokens": [{"steps": steps}], "seeds": [1]}
+    settings["grid"][0] |= {
+        "table": None,
+        "optimizers": [*optimizers],
+        "tokens": [{"steps": steps}],
+        "seeds": [1],
+    }
     settings["execution"] |= execution
     return settings
 
@@ -35,12 +41,15 @@ def alone(make_workspace_in, shared_nursery, tiny_study, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("parallel", "micro"), [("ddp", None), ("fsdp", None), ("fsdp", 1)])
-def test_two_processes_give_the_same_curve(parallel, micro, alone, make_workspace, nursery, tiny_study):
+def test_two_processes_give_the_same_curve(
+    parallel, micro, alone, make_workspace, nursery, tiny_study
+):
     """Matrices in shards are made orthogonal as wholes."""
     execution = {"parallel": parallel, "train_processes": 2, "micro_batch_sequences": micro}
     workspace = make_workspace(settings_of(tiny_study, **execution))
     nursery.train(workspace)
-    # Ten times the tolerance of other optimizers: the iteration of Newton and Schulz rounds to bfloat16.
+    # Ten times the tolerance of other optimizers: the iteration of Newton and Schulz rounds to
+    # bfloat16.
     np.testing.assert_allclose(losses_of(workspace), alone, rtol=2e-4)
     assert alone[-1] < alone[0] - 0.2
 

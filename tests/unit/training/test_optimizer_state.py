@@ -11,7 +11,8 @@ from coupled_adam_bench.training.optimizer_state import export_state, import_sta
 
 
 class Keeper(torch.optim.Optimizer):
-    """Keeps what it is given: a state of any kind for its first parameter, and entries of its first group."""
+    """Keeps what it is given: a state of any kind for its first parameter, and entries of its first
+    group."""
 
     def __init__(self, parameters, state=(), **group):
         super().__init__(parameters, {"lr": 0.1})
@@ -29,10 +30,15 @@ def parameters():
 def there_and_back(state, **group):
     """Return the state of the first parameter and the first group after a way to disk."""
     first, second = parameters(), parameters()
-    tensors, rest = export_state(Keeper(first, state, **group), dict(zip(first, ("a", "b.c"), strict=True)), "mine")
+    tensors, rest = export_state(
+        Keeper(first, state, **group), dict(zip(first, ("a", "b.c"), strict=True)), "mine"
+    )
     assert all(name.startswith(("mine/a/", "mine/param_groups/0/")) for name in tensors)
     loaded = Keeper(second)
-    copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    copies = {
+        name: tensor.clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
     rest = json.loads(json.dumps(rest))
     import_state(loaded, dict(zip(second, ("a", "b.c"), strict=True)), "mine", copies, rest)
     assert set(loaded.state) <= {second[0]}
@@ -83,7 +89,9 @@ VALUES = {
 
 
 def test_values_of_all_kinds_come_back_as_they_were():
-    state, group = there_and_back(VALUES, d=0.25, k=3, **{name.replace(" ", "_"): VALUES[name] for name in VALUES})
+    state, group = there_and_back(
+        VALUES, d=0.25, k=3, **{name.replace(" ", "_"): VALUES[name] for name in VALUES}
+    )
     assert state.keys() == VALUES.keys()
     for name, value in VALUES.items():
         assert same(value, state[name]), name
@@ -93,7 +101,9 @@ def test_values_of_all_kinds_come_back_as_they_were():
 
 @pytest.mark.parametrize("value", [deque([1]), torch.Generator(), {(1, 2): 3}, object, 1j])
 def test_a_state_that_cannot_be_written_is_refused(value):
-    with pytest.raises(ValueError, match=r"^mine/a/odd: a \w+ in the state of an optimizer cannot be written"):
+    with pytest.raises(
+        ValueError, match=r"^mine/a/odd: a \w+ in the state of an optimizer cannot be written"
+    ):
         there_and_back({"odd": value})
 
 
@@ -101,13 +111,17 @@ def test_a_state_of_no_parameter_is_refused():
     own = parameters()
     optimizer = Keeper(own)
     optimizer.state["k"] = 3
-    with pytest.raises(ValueError, match="mine: k in the state of an optimizer belongs to no parameter"):
+    with pytest.raises(
+        ValueError, match="mine: k in the state of an optimizer belongs to no parameter"
+    ):
         export_state(optimizer, dict(zip(own, "ab", strict=True)), "mine")
 
 
 def test_what_a_group_cannot_write_is_the_constructors():
     own = parameters()
-    _, rest = export_state(Keeper(own, dtype=torch.bfloat16), dict(zip(own, "ab", strict=True)), "mine")
+    _, rest = export_state(
+        Keeper(own, dtype=torch.bfloat16), dict(zip(own, "ab", strict=True)), "mine"
+    )
     assert rest["groups"][0].keys() == {"lr"}
 
 
@@ -116,7 +130,13 @@ def test_checkpoints_from_before_tuples_were_written_as_such_still_load():
     names = dict(zip(own, "ab", strict=True))
     optimizer = torch.optim.AdamW(own, lr=0.1)
     rest = {"numbers": {"mine/a/count": 3}, "groups": [{"lr": 0.2, "betas": [0.5, 0.6]}]}
-    import_state(optimizer, names, "mine", {"mine/a/step": torch.tensor(3.0), "mine/a/exp_avg": torch.ones(3, 2)}, rest)
+    import_state(
+        optimizer,
+        names,
+        "mine",
+        {"mine/a/step": torch.tensor(3.0), "mine/a/exp_avg": torch.ones(3, 2)},
+        rest,
+    )
     assert optimizer.state[own[0]].keys() == {"step", "exp_avg", "count"}
     beta1, beta2 = optimizer.param_groups[0]["betas"]
     assert (beta1, beta2) == (0.5, 0.6)

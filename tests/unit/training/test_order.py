@@ -41,7 +41,9 @@ def test_starts_are_a_function_of_seed_and_step(data_order: str, n_tokens: int) 
 
 @pytest.mark.parametrize("data_order", ORDERS)
 def test_too_few_tokens_for_a_window(data_order: str) -> None:
-    with pytest.raises(ValueError, match=r"training\.seq_len: 8, but a window needs 9 tokens and there are 8"):
+    with pytest.raises(
+        ValueError, match=r"training\.seq_len: 8, but a window needs 9 tokens and there are 8"
+    ):
         WindowOrder(8, recipe(data_order), 1)
     assert set(WindowOrder(9, recipe(data_order), 1).starts(5).tolist()) == {0}
 
@@ -54,7 +56,10 @@ def test_shuffled_reads_every_window_once_an_epoch(n_tokens: int) -> None:
     for epoch in epochs:
         assert sorted(epoch) == list(range(0, 8 * n_windows, 8))
     assert len({epoch.tobytes() for epoch in epochs}) == 12
-    assert draw(n_tokens, recipe("shuffled", batch_sequences=5), 1, range(60)).ravel().tolist() == run[:300].tolist()
+    assert (
+        draw(n_tokens, recipe("shuffled", batch_sequences=5), 1, range(60)).ravel().tolist()
+        == run[:300].tolist()
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -80,7 +85,12 @@ def test_shuffles_are_uniform_and_independent() -> None:
     training = recipe("shuffled", batch_sequences=n_windows)
     first, second = draw(8 * n_windows + 1, training, 1, range(2))
     other = WindowOrder(8 * n_windows + 1, training, 2).starts(0)
-    for a, b in ((first, np.arange(n_windows)), (first, second), (first, other), (first[1:], first[:-1])):
+    for a, b in (
+        (first, np.arange(n_windows)),
+        (first, second),
+        (first, other),
+        (first[1:], first[:-1]),
+    ):
         assert stats.pearsonr(a, b).pvalue > 1e-3
 
 
@@ -98,16 +108,22 @@ def test_per_rank_draws_what_four_processes_draw_in_micro_batches(n_tokens: int)
 
 
 def shared(run: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> float:
-    """Return which part of the windows of a step occur in the same step of another run, the mean over steps."""
+    """Return which part of the windows of a step occur in the same step of another run, the mean
+    over steps."""
     return float(np.mean([np.isin(a, b).mean() for a, b in zip(run, other, strict=True)]))
 
 
 def test_neighbouring_seeds_of_per_rank_share_rank_streams() -> None:
-    runs = {seed: draw(OPENWEBTEXT, recipe("per_rank", batch_sequences=96), seed, range(50)) for seed in (1, 2, 3, 9)}
+    runs = {
+        seed: draw(OPENWEBTEXT, recipe("per_rank", batch_sequences=96), seed, range(50))
+        for seed in (1, 2, 3, 9)
+    }
     assert shared(runs[1], runs[2]) == shared(runs[2], runs[3]) == 0.75
     assert shared(runs[1], runs[3]) == 0.5
     assert shared(runs[1], runs[9]) == 0.0
-    assert runs[1][:, 24:].tolist() == runs[2][:, :72].tolist()  # rank 1 of seed 1 is rank 0 of seed 2
+    assert (
+        runs[1][:, 24:].tolist() == runs[2][:, :72].tolist()
+    )  # rank 1 of seed 1 is rank 0 of seed 2
     # The share derived for the authors' runs leaves out rank 0, whose stream the evaluation moves.
     assert shared(runs[1][:, 24:], runs[2][:, 24:]) * 72 / 96 == pytest.approx(0.5)
     assert shared(runs[1][:, 24:], runs[3][:, 24:]) * 72 / 96 == pytest.approx(0.25)
@@ -120,7 +136,9 @@ def test_seeds_of_the_other_orders_share_nothing(data_order: str) -> None:
 
 
 def test_data_ranks_act() -> None:
-    two, four = (draw(OPENWEBTEXT, recipe("per_rank", data_ranks=ranks), 1, range(2)) for ranks in (2, 4))
+    two, four = (
+        draw(OPENWEBTEXT, recipe("per_rank", data_ranks=ranks), 1, range(2)) for ranks in (2, 4)
+    )
     assert two[0, :3].tolist() == four[0, :3].tolist()
     assert two[0, 3:6].tolist() == four[1, :3].tolist()
     with pytest.raises(ValueError, match="data_ranks: 5 does not divide batch_sequences 12"):

@@ -1,4 +1,5 @@
-"""Cells of Ember, of AMSGrad, and with settings of the head: on one process and in shards, stopped and gone on with."""
+"""Cells of Ember, of AMSGrad, and with settings of the head: on one process and in shards, stopped
+and gone on with."""
 
 import json
 
@@ -27,15 +28,24 @@ def settings_of(tiny_study, optimizers=RIVALS, steps=20, precision="fp32", **exe
     settings["training"]["precision"] = precision
     (model,) = settings["models"]
     settings["models"] = [model, model | {"name": "untied", "tied": False}]
-    settings["grid"][0] |= {"table": None, "optimizers": [*optimizers], "tokens": [{"steps": steps}], "seeds": [1]}
+    settings["grid"][0] |= {
+        "table": None,
+        "optimizers": [*optimizers],
+        "tokens": [{"steps": steps}],
+        "seeds": [1],
+    }
     settings["grid"][0]["models"] = [each["name"] for each in settings["models"]]
     settings["execution"] |= execution
     return settings
 
 
 def curves_of(workspace):
-    histories = [(workspace.run_dir(cell) / "history.jsonl").read_text() for cell in workspace.plan.cells]
-    return np.array([[json.loads(line)["loss"] for line in history.splitlines()] for history in histories])
+    histories = [
+        (workspace.run_dir(cell) / "history.jsonl").read_text() for cell in workspace.plan.cells
+    ]
+    return np.array(
+        [[json.loads(line)["loss"] for line in history.splitlines()] for history in histories]
+    )
 
 
 def test_cells_in_shards_have_the_same_curve_and_go_on_alone(make_workspace, nursery, tiny_study):
@@ -54,15 +64,20 @@ def test_cells_in_shards_have_the_same_curve_and_go_on_alone(make_workspace, nur
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_stopped_cells_go_on_with_the_same_bits(precision, tiny_study, goes_on):
-    for cell in make_plan(parse_study(settings_of(tiny_study, steps=12, precision=precision))).cells.values():
+    for cell in make_plan(
+        parse_study(settings_of(tiny_study, steps=12, precision=precision))
+    ).cells.values():
         model = load_model(goes_on(cell, 7) / "model")
         assert model.soft_cap == cell.optimizer.soft_cap
         weight = model.head_weight.detach()
-        assert (weight.mean(0).norm() < 1e-6 * weight.norm(dim=1).mean()) == cell.optimizer.mu_centering
+        assert (
+            weight.mean(0).norm() < 1e-6 * weight.norm(dim=1).mean()
+        ) == cell.optimizer.mu_centering
 
 
 def test_the_history_has_the_cross_entropy_without_what_is_added(tiny_study, tiny_data, tmp_path):
-    """At the same weights, those of the start, the logged loss is the same with and without z-loss and mu-loss."""
+    """At the same weights, those of the start, the logged loss is the same with and without z-loss
+    and mu-loss."""
     optimizers = ["adamw", {"name": "adamw", "z_loss": 0.5}, {"name": "adamw", "mu_loss": 10}]
     plan = make_plan(parse_study(settings_of(tiny_study, optimizers)))
     losses, norms = [], []

@@ -40,12 +40,15 @@ class Results:
         (trunk,) = plan.trunks.values()
         trunk_dir = self.folder / "trunks" / trunk.run.id
         for part in sorted(trunk.prefixes.values(), key=lambda part: part.steps):
-            if status := train(part, only(plan).study.execution, self.data_dir, trunk_dir, ALONE, trunk=True):
+            if status := train(
+                part, only(plan).study.execution, self.data_dir, trunk_dir, ALONE, trunk=True
+            ):
                 return status
         return 0
 
     def cell(self, plan: Plan, steps: int, alone: bool = False) -> dict[str, Any]:
-        """Train the cell of so many steps, without trunks if it is to be ``alone``, and return what came of it."""
+        """Train the cell of so many steps, without trunks if it is to be ``alone``, and return what
+        came of it."""
         (cell,) = (cell for cell in plan.cells.values() if cell.steps == steps)
         run_dir = self.folder / "runs" / cell.id
         results = None if alone else self.folder
@@ -53,7 +56,9 @@ class Results:
         run = read_json(run_dir / "run.json")
         columns = ("step", "tokens", "loss", "lr", "grad_norm", "mean_norm", "mean_norm_ratio")
         rows = read_history(run_dir / "history.jsonl")
-        history = [{key: str(row[key]) for key in columns} for row in rows]  # NaN is not equal to itself
+        history = [
+            {key: str(row[key]) for key in columns} for row in rows
+        ]  # NaN is not equal to itself
         return {
             "status": (run["status"], run["step"], run["reason"]),
             "weights": run["model_sha256"],
@@ -64,7 +69,10 @@ class Results:
 
     def steps_on_file(self, plan: Plan) -> set[int]:
         (trunk_id,) = plan.trunks
-        return {int(path.name[5:]) for path in checkpoints(self.folder / "trunks" / trunk_id / "checkpoints")}
+        return {
+            int(path.name[5:])
+            for path in checkpoints(self.folder / "trunks" / trunk_id / "checkpoints")
+        }
 
 
 @pytest.fixture
@@ -78,14 +86,18 @@ def settings_of(
     settings = tiny_study(study="wsd")
     settings["training"] |= {"schedule": "wsd", **changes}
     tokens = [{"steps": count} for count in steps]
-    settings["grid"] = [{"models": ["nano"], "tokens": tokens, "optimizers": [optimizer], "seeds": [1]}]
+    settings["grid"] = [
+        {"models": ["nano"], "tokens": tokens, "optimizers": [optimizer], "seeds": [1]}
+    ]
     return settings
 
 
 @pytest.fixture
 def wsd(tiny_study: Callable[..., dict[str, Any]]) -> Callable[..., Plan]:
     def make(*steps: int, optimizer: str = "adamw", **changes: Any) -> Plan:
-        return make_plan(parse_study(settings_of(tiny_study, *steps, optimizer=optimizer, **changes)))
+        return make_plan(
+            parse_study(settings_of(tiny_study, *steps, optimizer=optimizer, **changes))
+        )
 
     return make
 
@@ -94,11 +106,16 @@ def without_cost(outcome: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in outcome.items() if key != "trunk_steps"}
 
 
-# The decay of 20, 40 and 60 steps takes 4, 8 and 12: its first lower learning rates are in steps 17, 33 and 49.
+# The decay of 20, 40 and 60 steps takes 4, 8 and 12: its first lower learning rates are in steps
+# 17, 33 and 49.
 
 
-@pytest.mark.parametrize(("optimizer", "data_order"), [("adamw", "shuffled"), ("coupled_adam", "per_rank")])
-def test_cells_of_a_trunk_end_with_the_bits_of_cells_alone(optimizer, data_order, results, wsd) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "data_order"), [("adamw", "shuffled"), ("coupled_adam", "per_rank")]
+)
+def test_cells_of_a_trunk_end_with_the_bits_of_cells_alone(
+    optimizer, data_order, results, wsd
+) -> None:
     plan = wsd(20, 40, 60, optimizer=optimizer, data_order=data_order)
     shared, alone = results("shared"), results("alone")
     assert shared.trunk(plan) == 0
@@ -107,13 +124,18 @@ def test_cells_of_a_trunk_end_with_the_bits_of_cells_alone(optimizer, data_order
         assert outcome["trunk_steps"] == branch
         assert expected["trunk_steps"] == 0
         assert without_cost(outcome) == without_cost(expected)
-        assert [row["step"] for row in outcome["history"]] == [str(step) for step in range(5, steps + 1, 5)]
+        assert [row["step"] for row in outcome["history"]] == [
+            str(step) for step in range(5, steps + 1, 5)
+        ]
 
 
 def test_a_trunk_keeps_its_branches_and_the_newest(results, wsd) -> None:
     shared, plan = results(), wsd(20, 40, 60)
     shared.trunk(plan)
-    assert shared.steps_on_file(plan) == {17, 33, 49} | {30, 40}  # every tenth is a checkpoint, the newest two stay
+    assert shared.steps_on_file(plan) == {17, 33, 49} | {
+        30,
+        40,
+    }  # every tenth is a checkpoint, the newest two stay
     (trunk,) = plan.trunks.values()
     folder = shared.folder / "trunks" / trunk.run.id
     assert all(damage(path) is None for path in checkpoints(folder / "checkpoints"))
@@ -121,7 +143,11 @@ def test_a_trunk_keeps_its_branches_and_the_newest(results, wsd) -> None:
     assert read_json(folder / "cell.json")["steps"] == 49
     for step in trunk.branches:
         record = read_json(folder / f"branch-{step:08d}.json")
-        assert (record["cell"], record["status"], record["step"]) == (trunk.run.id, "completed", step)
+        assert (record["cell"], record["status"], record["step"]) == (
+            trunk.run.id,
+            "completed",
+            step,
+        )
 
 
 def test_a_larger_d_goes_on_and_a_smaller_one_starts_from_the_branch_before(
@@ -129,7 +155,9 @@ def test_a_larger_d_goes_on_and_a_smaller_one_starts_from_the_branch_before(
 ) -> None:
     done: list[int] = []
     train_step = Trainer.train_step
-    monkeypatch.setattr(Trainer, "train_step", lambda self, step: done.append(step) or train_step(self, step))
+    monkeypatch.setattr(
+        Trainer, "train_step", lambda self, step: done.append(step) or train_step(self, step)
+    )
     shared, alone = results("shared"), results("alone")
     first, later = wsd(20, 40), wsd(10, 20, 30, 40, 70)
     shared.trunk(first)
@@ -165,7 +193,9 @@ def test_a_stopped_trunk_goes_on(results, wsd, monkeypatch: pytest.MonkeyPatch) 
         patch.setattr(Trainer, "train_step", stopped)
         assert shared.trunk(plan) == RESUME_ME
     assert shared.steps_on_file(plan) == {17, 20, 24}
-    assert [path.name for path in shared.folder.glob("trunks/*/branch-*.json")] == ["branch-00000017.json"]
+    assert [path.name for path in shared.folder.glob("trunks/*/branch-*.json")] == [
+        "branch-00000017.json"
+    ]
     assert shared.trunk(plan) == 0
     assert without_cost(shared.cell(plan, 40)) == without_cost(alone.cell(plan, 40, alone=True))
 
@@ -211,7 +241,9 @@ def test_a_trunk_that_diverges_lets_its_cells_tell(results, wsd) -> None:
     plan = make_plan(only(plan).study.model_copy(update={"models": (wild,)}))
     assert shared.trunk(plan) == 0
     records = [read_json(path) for path in shared.folder.glob("trunks/*/branch-*.json")]
-    assert {(record["status"], record["step"]) for record in records} == {("diverged", records[0]["step"])}
+    assert {(record["status"], record["step"]) for record in records} == {
+        ("diverged", records[0]["step"])
+    }
     assert "not finite in step" in records[0]["reason"]
     outcome = shared.cell(plan, 40)
     assert outcome["status"][0] == "diverged"
@@ -219,7 +251,9 @@ def test_a_trunk_that_diverges_lets_its_cells_tell(results, wsd) -> None:
     assert without_cost(outcome) == without_cost(alone.cell(plan, 40, alone=True))
 
 
-def test_the_command_line(results, wsd, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(
+    results, wsd, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan, shared = wsd(20, 40), results()
     (trunk,) = plan.trunks.values()
     monkeypatch.chdir(shared.folder.parent)
@@ -228,7 +262,16 @@ def test_the_command_line(results, wsd, monkeypatch: pytest.MonkeyPatch, capsys:
     command = ["train-trunk", "--plan", "plan.json", "--device", "cpu", "--branches"]
     assert main([*command, branch]) == 0
     assert read_json(Path(branch))["step"] == 33
-    assert train_cells(list(trunk.prefixes.values()), only(plan).study.execution, shared.folder, "cpu", trunk=True) == 0
+    assert (
+        train_cells(
+            list(trunk.prefixes.values()),
+            only(plan).study.execution,
+            shared.folder,
+            "cpu",
+            trunk=True,
+        )
+        == 0
+    )
     (cell,) = (cell for cell in plan.cells.values() if cell.steps == 40)
     assert main(["train", "--plan", "plan.json", "--device", "cpu", "--cells", cell.id]) == 0
     assert read_json(shared.folder / "runs" / cell.id / "run.json")["trunk_steps"] == 33
@@ -261,6 +304,8 @@ def test_two_processes_share_a_trunk(make_workspace, nursery, tiny_study) -> Non
         (alone, alone.command(cell_id)),
     ):
         nursery.train(workspace, *command)
-    outcome, expected = (read_json(workspace.run_dir(cell_id) / "run.json") for workspace in (shared, alone))
+    outcome, expected = (
+        read_json(workspace.run_dir(cell_id) / "run.json") for workspace in (shared, alone)
+    )
     assert (outcome["trunk_steps"], expected["trunk_steps"]) == (33, 0)
     assert outcome["model_sha256"] == expected["model_sha256"]

@@ -1,4 +1,5 @@
-"""Coupled Adam, a ``torch.optim.Optimizer`` that needs only torch; the README of the distribution explains its use."""
+"""Coupled Adam, a ``torch.optim.Optimizer`` that needs only torch; the README of the distribution
+explains its use."""
 
 from coupled_adam.groups import coupled_param_groups
 from coupled_adam.optimizer import CoupledAdam

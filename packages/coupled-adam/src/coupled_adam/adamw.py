@@ -13,9 +13,11 @@ State = MutableMapping[Tensor, dict[str, Any]]
 
 
 def adamw_step(parameters: Sequence[Tensor], state: State, group: dict[str, Any]) -> None:
-    """Update ``parameters``, which all have a gradient, and their ``state`` as ``torch.optim.AdamW`` does.
+    """Update ``parameters``, which all have a gradient, and their ``state`` as
+    ``torch.optim.AdamW`` does.
 
-    torch chooses its implementation as usual: ``foreach`` on a GPU, and the fused kernel if the group has ``fused``.
+    torch chooses its implementation as usual: ``foreach`` on a GPU, and the fused kernel if the
+    group has ``fused``.
     """
     if not parameters:
         return
@@ -51,5 +53,8 @@ def adamw_step(parameters: Sequence[Tensor], state: State, group: dict[str, Any]
 def dense(grad: Tensor) -> Tensor:
     """Return the gradient unchanged; raise ``ValueError`` if it is sparse."""
     if grad.layout != torch.strided:
-        raise ValueError(f"params: CoupledAdam takes dense gradients, not {grad.layout}; use Embedding(sparse=False)")
+        raise ValueError(
+            f"params: CoupledAdam takes dense gradients, not {grad.layout}; use"
+            " Embedding(sparse=False)"
+        )
     return grad

@@ -6,7 +6,10 @@ from typing import Any
 # Options of torch.optim.AdamW, and what to write instead.
 _ONLY_ADAMW = {
     "amsgrad": "leave it out",
-    "foreach": "leave it out: torch chooses it by itself for groups that are not coupled, and `fused` is for all",
+    "foreach": (
+        "leave it out: torch chooses it by itself for groups that are not coupled, and `fused` is"
+        " for all"
+    ),
     "differentiable": "leave it out: no gradient flows through a step",
 }
 
@@ -23,22 +26,30 @@ def same(one: Any, other: Any) -> bool:
 def refuse_without_effect(
     settings: Mapping[str, Any], defaults: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Refuse a setting of the constructor other than its default that no group takes over and none has by itself.
+    """Refuse a setting of the constructor other than its default that no group takes over and none
+    has by itself.
 
-    ``lr`` is not refused: trainers give it whatever the groups have, and groups that are added later take it over.
+    ``lr`` is not refused: trainers give it whatever the groups have, and groups that are added
+    later take it over.
     """
     for name, value in settings.items():
         if name == "lr" or name not in defaults or same(value, defaults[name]):
             continue
-        takes = [group for group in groups if group.get("coupled", settings["coupled"]) or name not in ONLY_COUPLED]
+        takes = [
+            group
+            for group in groups
+            if group.get("coupled", settings["coupled"]) or name not in ONLY_COUPLED
+        ]
         if not takes:
-            raise ValueError(f"{name}: {value} has no effect, since no group is coupled; leave it out")
+            raise ValueError(
+                f"{name}: {value} has no effect, since no group is coupled; leave it out"
+            )
         own = [group.get(name, value) for group in takes]
         if not any(same(each, value) for each in own):
             listed = ", ".join(dict.fromkeys(str(each) for each in own))
             raise ValueError(
-                f"{name}: {value} has no effect, since every group has its own ({listed}); give it in one of the two "
-                "places"
+                f"{name}: {value} has no effect, since every group has its own ({listed}); give it"
+                " in one of the two places"
             )
 
 
@@ -50,7 +61,8 @@ def refuse(settings: Mapping[str, Any]) -> None:
 
 
 def check(group: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for a setting that is out of range, or a parameter that cannot be coupled."""
+    """Raise ``ValueError`` for a setting that is out of range, or a parameter that cannot be
+    coupled."""
     refuse(group)
     for name, allowed, what in (
         ("lr", group["lr"] >= 0, "at least 0"),
@@ -65,8 +77,11 @@ def check(group: Mapping[str, Any]) -> None:
         shape, dim = tuple(parameter.shape), group["coupled_dim"]
         if parameter.ndim < 2 or not parameter.is_floating_point():
             raise ValueError(
-                f"params: CoupledAdam takes matrices of real numbers, got a parameter of shape {shape} and "
-                f"{parameter.dtype}; put it into a group with coupled=False, as coupled_param_groups(model) does"
+                "params: CoupledAdam takes matrices of real numbers, got a parameter of shape"
+                f" {shape} and {parameter.dtype}; put it into a group with coupled=False, as"
+                " coupled_param_groups(model) does"
             )
         if not -parameter.ndim <= dim < parameter.ndim:
-            raise ValueError(f"coupled_dim: {dim} is not a dimension of a parameter of shape {shape}")
+            raise ValueError(
+                f"coupled_dim: {dim} is not a dimension of a parameter of shape {shape}"
+            )

@@ -1,4 +1,5 @@
-"""Coupled Adam: AdamW whose second moment is averaged over the rows of an embedding matrix (paper, Sec. 4).
+"""Coupled Adam: AdamW whose second moment is averaged over the rows of an embedding matrix (paper,
+Sec. 4).
 
 The paper is *Better Embeddings with Coupled Adam*, https://arxiv.org/abs/2502.08441.
 """
@@ -21,48 +22,58 @@ from coupled_adam.update import Scalar, sums_of_squares, update
 
 
 class CoupledAdam(torch.optim.Optimizer):
-    r"""AdamW with one second moment per column, for embeddings, and plain AdamW for all other parameters.
+    r"""AdamW with one second moment per column, for embeddings, and plain AdamW for all other
+    parameters.
 
-    A parameter group with ``coupled=True`` follows the rule below. A group with ``coupled=False`` is updated as by
-    ``torch.optim.AdamW``. If no group has the key ``coupled``, all are coupled; if some have it, a group without it is
-    not. :func:`coupled_param_groups` splits a model into such groups.
+    A parameter group with ``coupled=True`` follows the rule below. A group with ``coupled=False``
+    is updated as by ``torch.optim.AdamW``. If no group has the key ``coupled``, all are coupled; if
+    some have it, a group without it is not. :func:`coupled_param_groups` splits a model into such
+    groups.
 
-    For an embedding matrix :math:`E` with ``vocab_size`` rows :math:`i` and gradient rows :math:`g_i`::
+    For an embedding matrix :math:`E` with ``vocab_size`` rows :math:`i` and gradient rows
+    :math:`g_i`::
 
         m_i   <- beta1 m_i + (1 - beta1) g_i
-        nu    <- beta2 nu  + (1 - beta2) mean_i(g_i^2)                     nu: one number per column
-        E_i   <- (1 - lr weight_decay) E_i - lr m_i / (1 - beta1^t) / (sqrt(scale nu / (1 - beta2^t)) + eps)
+        nu    <- beta2 nu  + (1 - beta2) mean_i(g_i^2)                 nu: one number per column
+        E_i   <- (1 - lr weight_decay) E_i
+                 - lr m_i / (1 - beta1^t) / (sqrt(scale nu / (1 - beta2^t)) + eps)
 
-    The paper averages the moving averages :math:`\hat v_i`. Averaging is linear, so averaging the squared gradients
-    first gives the same numbers and needs a state of ``d_model`` numbers instead of ``vocab_size x d_model``. The state
-    is ``step``, ``exp_avg`` (shaped as the parameter) and ``exp_avg_sq`` (without ``coupled_dim``, float32 or better).
+    The paper averages the moving averages :math:`\hat v_i`. Averaging is linear, so averaging the
+    squared gradients first gives the same numbers and needs a state of ``d_model`` numbers instead
+    of ``vocab_size x d_model``. The state is ``step``, ``exp_avg`` (shaped as the parameter) and
+    ``exp_avg_sq`` (without ``coupled_dim``, float32 or better).
 
-    Each parameter is coupled separately. Sharded parameters (``DTensor``) are updated as if they were whole, with one
-    reduction of the column sums per step. One inf or NaN element in a gradient makes its whole column NaN, where AdamW
-    loses only the element: clip, or check the norm, before the step.
+    Each parameter is coupled separately. Sharded parameters (``DTensor``) are updated as if they
+    were whole, with one reduction of the column sums per step. One inf or NaN element in a gradient
+    makes its whole column NaN, where AdamW loses only the element: clip, or check the norm, before
+    the step.
 
     Args:
-        params: parameters or parameter groups. A coupled parameter must be a matrix of real numbers with a row for
-            each token, such as the weight of an embedding or of a head.
+        params: parameters or parameter groups. A coupled parameter must be a matrix of real numbers
+            with a row for each token, such as the weight of an embedding or of a head.
         lr: learning rate, a number or a tensor of one element.
         betas: decay rates of the first and the second moment.
         eps: term that is added to the root of the second moment.
-        weight_decay: decoupled weight decay, as in AdamW; its default is 0, and 0.01 in torch.optim.AdamW.
+        weight_decay: decoupled weight decay, as in AdamW; its default is 0, and 0.01 in
+            torch.optim.AdamW.
         scale: factor on the second moment, ``2**-n`` in the paper's Sec. 6.1; 1 is Coupled Adam.
         coupled_dim: dimension over which the second moment is averaged; 0 averages over the rows.
         maximize: whether to maximize the objective instead of minimizing it.
-        capturable: whether a step can be captured in a CUDA graph: it never synchronizes, and ``step`` is on the GPU.
-        fused: whether one kernel does the update. ``None``: on CUDA if Triton is installed. ``True``: on CPUs too,
-            where torch.compile makes the kernel at the first step and needs a C++ compiler. ``False``: torch's own
-            operations. These also serve what the CUDA kernels do not support: another coupled dimension and tensors
-            that are not contiguous. In a group that is not coupled, ``True`` selects torch's fused AdamW and any other
-            value torch's default.
-        amsgrad, foreach, differentiable: as in torch.optim.AdamW, and off: code that gives AdamW's own defaults works.
+        capturable: whether a step can be captured in a CUDA graph: it never synchronizes, and
+            ``step`` is on the GPU.
+        fused: whether one kernel does the update. ``None``: on CUDA if Triton is installed.
+            ``True``: on CPUs too, where torch.compile makes the kernel at the first step and needs
+            a C++ compiler. ``False``: torch's own operations. These also serve what the CUDA
+            kernels do not support: another coupled dimension and tensors that are not contiguous.
+            In a group that is not coupled, ``True`` selects torch's fused AdamW and any other value
+            torch's default.
+        amsgrad, foreach, differentiable: as in torch.optim.AdamW, and off: code that gives AdamW's
+            own defaults works.
 
     Raises:
         TypeError: if ``params`` is a module.
-        ValueError: if a setting is out of range, not supported or without effect, or a coupled parameter is not a
-            matrix or is complex.
+        ValueError: if a setting is out of range, not supported or without effect, or a coupled
+            parameter is not a matrix or is complex.
     """
 
     def __init__(
@@ -106,7 +117,9 @@ class CoupledAdam(torch.optim.Optimizer):
         }
         if own:
             arguments = inspect.signature(CoupledAdam).parameters
-            refuse_without_effect(defaults, {name: each.default for name, each in arguments.items()}, own)
+            refuse_without_effect(
+                defaults, {name: each.default for name, each in arguments.items()}, own
+            )
         self._clipped: dict[Tensor, _Clipped] = {}
         super().__init__(params, defaults)
 
@@ -115,7 +128,9 @@ class CoupledAdam(torch.optim.Optimizer):
         self._clipped = {}
         for group in self.param_groups:
             for name, value in ({"coupled": True} | self.defaults).items():
-                group.setdefault(name, value)  # a state of AdamW, or of an older version, lacks some settings
+                group.setdefault(
+                    name, value
+                )  # a state of AdamW, or of an older version, lacks some settings
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group after checking its settings and parameters."""
@@ -147,13 +162,14 @@ class CoupledAdam(torch.optim.Optimizer):
     def clip_grad_norm_(
         self, parameters: Iterable[Tensor], max_norm: float, *, error_if_nonfinite: bool = False
     ) -> Tensor:
-        """Clip the joint 2-norm of the gradients of ``parameters`` and of this optimizer; return the unclipped norm.
+        """Clip the joint 2-norm of the gradients of ``parameters`` and of this optimizer; return
+        the unclipped norm.
 
-        Call it once, right before the step, in place of :func:`torch.nn.utils.clip_grad_norm_`, with all parameters
-        that are clipped together, such as ``model.parameters()``. The column sums that the step needs also give the
-        norm, and the step applies the factor to coupled parameters, so their gradients are read once and not changed.
-        All other gradients are scaled in place. With ``error_if_nonfinite``, a norm that is not finite raises
-        ``RuntimeError``.
+        Call it once, right before the step, in place of :func:`torch.nn.utils.clip_grad_norm_`,
+        with all parameters that are clipped together, such as ``model.parameters()``. The column
+        sums that the step needs also give the norm, and the step applies the factor to coupled
+        parameters, so their gradients are read once and not changed. All other gradients are scaled
+        in place. With ``error_if_nonfinite``, a norm that is not finite raises ``RuntimeError``.
         """
         own = {
             parameter: (group, parameter.grad)
@@ -161,11 +177,21 @@ class CoupledAdam(torch.optim.Optimizer):
             for parameter in group["params"]
             if parameter.grad is not None
         }
-        coupled = {parameter: (group, grad) for parameter, (group, grad) in own.items() if group["coupled"]}
-        sums = {parameter: _sums(parameter, grad, group) for parameter, (group, grad) in coupled.items()}
+        coupled = {
+            parameter: (group, grad) for parameter, (group, grad) in own.items() if group["coupled"]
+        }
+        sums = {
+            parameter: _sums(parameter, grad, group) for parameter, (group, grad) in coupled.items()
+        }
         unique = dict.fromkeys((*parameters, *own))
-        others = [parameter for parameter in unique if parameter.grad is not None and parameter not in coupled]
-        norm_of_others = torch.nn.utils.get_total_norm([p.grad for p in others if p.grad is not None])
+        others = [
+            parameter
+            for parameter in unique
+            if parameter.grad is not None and parameter not in coupled
+        ]
+        norm_of_others = torch.nn.utils.get_total_norm(
+            [p.grad for p in others if p.grad is not None]
+        )
         if isinstance(norm_of_others, DTensor):
             norm_of_others = norm_of_others.full_tensor()
         squares = [column.sum() for column in sums.values()] + [norm_of_others.square()]
@@ -173,12 +199,18 @@ class CoupledAdam(torch.optim.Optimizer):
         if error_if_nonfinite and not norm.isfinite():
             raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm.item()}")
         torch.nn.utils.clip_grads_with_norm_(others, max_norm, norm)
-        factor = (max_norm / (norm + 1e-6)).clamp(max=1)  # torch's clip_grad_norm_ adds the same 1e-6
+        factor = (max_norm / (norm + 1e-6)).clamp(
+            max=1
+        )  # torch's clip_grad_norm_ adds the same 1e-6
         for parameter, (_, grad) in coupled.items():
-            # On a CPU .item() does not synchronize, and a float 1 lets the step skip the multiplication.
+            # On a CPU .item() does not synchronize, and a float 1 lets the step skip the
+            # multiplication.
             on_cpu = parameter.device.type == "cpu"
             self._clipped[parameter] = _Clipped(
-                grad, _version(grad), sums[parameter], factor.item() if on_cpu else factor.to(parameter.device)
+                grad,
+                _version(grad),
+                sums[parameter],
+                factor.item() if on_cpu else factor.to(parameter.device),
             )
         return norm
 
@@ -190,32 +222,45 @@ class CoupledAdam(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this class or of ``torch.optim.AdamW`` for the same parameters.
 
-        AdamW's second moment is averaged, and settings that AdamW does not have are kept. Nothing is shared with the
-        state that is given. Raises ``ValueError`` for a state that does not fit this optimizer.
+        AdamW's second moment is averaged, and settings that AdamW does not have are kept. Nothing
+        is shared with the state that is given. Raises ``ValueError`` for a state that does not fit
+        this optimizer.
         """
         groups = list(state_dict["param_groups"])
         for index, (saved, group) in enumerate(zip(groups, self.param_groups, strict=False)):
             groups[index] = saved_group(saved, group, index)
-        super().load_state_dict({**state_dict, "param_groups": groups})  # torch refuses a wrong number of groups
+        super().load_state_dict(
+            {**state_dict, "param_groups": groups}
+        )  # torch refuses a wrong number of groups
         for group, saved in zip(self.param_groups, groups, strict=True):
             for parameter, index in zip(group["params"], saved["params"], strict=True):
-                if index in state_dict["state"]:  # not torch's copy, whose moments have the parameter's dtype
+                if (
+                    index in state_dict["state"]
+                ):  # not torch's copy, whose moments have the parameter's dtype
                     saved_state, state = state_dict["state"][index], self.state[parameter]
                     state |= saved_step_and_moment(saved_state, parameter, group)
-                    if state["exp_avg"] is saved_state["exp_avg"]:  # torch copies only what it has to convert
+                    if (
+                        state["exp_avg"] is saved_state["exp_avg"]
+                    ):  # torch copies only what it has to convert
                         state["exp_avg"] = state["exp_avg"].clone()
 
     @torch.no_grad()
     def adamw_state_dict(self) -> dict[str, Any]:
         """Return a state that a ``torch.optim.AdamW`` with the same groups of parameters can load.
 
-        Moments and step counts go on; each row of a coupled parameter has the second moment of its column, times
-        ``scale``. AdamW gives it the dtype of the parameter.
+        Moments and step counts go on; each row of a coupled parameter has the second moment of its
+        column, times ``scale``. AdamW gives it the dtype of the parameter.
         """
         state_dict = self.state_dict()
         state, groups = dict(state_dict["state"]), []
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            groups.append({name: value for name, value in saved.items() if name not in ("coupled", *ONLY_COUPLED)})
+            groups.append(
+                {
+                    name: value
+                    for name, value in saved.items()
+                    if name not in ("coupled", *ONLY_COUPLED)
+                }
+            )
             for parameter, index in zip(group["params"], saved["params"], strict=True):
                 if index in state:
                     state[index] = of_adamw(state[index], parameter, group)
@@ -224,8 +269,8 @@ class CoupledAdam(torch.optim.Optimizer):
     def load_adamw_state(self, adamw: torch.optim.Optimizer) -> None:
         """Copy the moments that a ``torch.optim.AdamW`` has for this optimizer's parameters.
 
-        The second moment of coupled parameters is averaged, and settings are kept. Use it to replace an AdamW that has
-        other parameter groups.
+        The second moment of coupled parameters is averaged, and settings are kept. Use it to
+        replace an AdamW that has other parameter groups.
         """
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -237,21 +282,25 @@ class CoupledAdam(torch.optim.Optimizer):
         clipped = self._clipped.pop(parameter, None)
         if clipped is not None and (clipped.grad is not grad or clipped.version != _version(grad)):
             raise RuntimeError(
-                "step: a gradient was replaced or changed after clip_grad_norm_; clip last, right before the step, and "
-                "after a step that is left out call the optimizer's zero_grad()"
+                "step: a gradient was replaced or changed after clip_grad_norm_; clip last, right"
+                " before the step, and after a step that is left out call the optimizer's"
+                " zero_grad()"
             )
         if parameter.numel() == 0:
             return
         sums = _sums(parameter, grad, group) if clipped is None else clipped.sums
         state = self.state[parameter]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=step_device(parameter, group))
+            state["step"] = torch.zeros(
+                (), dtype=torch.float32, device=step_device(parameter, group)
+            )
             state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
             state["exp_avg_sq"] = torch.zeros_like(sums)
         dim = group["coupled_dim"] % parameter.ndim
         beta1, beta2 = group["betas"]
         state["step"] += 1
-        # As in torch.optim.AdamW, the step is a CPU tensor unless capturable, so .item() does not synchronize.
+        # As in torch.optim.AdamW, the step is a CPU tensor unless capturable, so .item() does not
+        # synchronize.
         step: Scalar = state["step"] if group["capturable"] else state["step"].item()
 
         mean = sums / parameter.shape[dim]
@@ -276,7 +325,8 @@ class CoupledAdam(torch.optim.Optimizer):
 
 @dataclass(frozen=True)
 class _Clipped:
-    """What the step takes over from clipping: a gradient, the column sums of its squares and the factor on it.
+    """What the step takes over from clipping: a gradient, the column sums of its squares and the
+    factor on it.
 
     ``version`` tells whether the gradient was changed in place since.
     """
@@ -288,8 +338,10 @@ class _Clipped:
 
 
 def _version(grad: Tensor) -> int:
-    """Return torch's count of the changes in place of a gradient; the local tensor of a shard has it."""
-    # The only way to read the count without keeping a copy of the gradient. Tensors of inference mode have none.
+    """Return torch's count of the changes in place of a gradient; the local tensor of a shard has
+    it."""
+    # The only way to read the count without keeping a copy of the gradient. Tensors of inference
+    # mode have none.
     return 0 if local(grad).is_inference() else local(grad)._version
 
 

@@ -18,26 +18,35 @@ def placed_as(grad: Tensor, parameter: Tensor) -> Tensor:
 
 
 def sums_over_shards(sums: Tensor, whole: Tensor, dim: int) -> Tensor:
-    """Return the sums of ``whole`` over ``dim``, given the sums of this process's shard, in one reduction."""
+    """Return the sums of ``whole`` over ``dim``, given the sums of this process's shard, in one
+    reduction."""
     if not isinstance(whole, DTensor):
         return sums
-    placements = [Partial() if place.is_shard(dim) else _without(place, dim) for place in whole.placements]
+    placements = [
+        Partial() if place.is_shard(dim) else _without(place, dim) for place in whole.placements
+    ]
     shape = torch.Size((*whole.shape[:dim], *whole.shape[dim + 1 :]))
     stride = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(sums, whole.device_mesh, placements, shape=shape, stride=stride).full_tensor()
+    return DTensor.from_local(
+        sums, whole.device_mesh, placements, shape=shape, stride=stride
+    ).full_tensor()
 
 
 def part_of_row(parameter: Tensor, row: Tensor, dim: int) -> Tensor:
-    """Return the slice of a row (a tensor without ``dim``) that belongs to this process's shard of ``parameter``."""
+    """Return the slice of a row (a tensor without ``dim``) that belongs to this process's shard of
+    ``parameter``."""
     if not isinstance(parameter, DTensor):
         return row
     mesh = parameter.device_mesh
     whole = DTensor.from_local(row, mesh, [Replicate()] * mesh.ndim)
-    return whole.redistribute(placements=[_without(place, dim) for place in parameter.placements]).to_local()
+    return whole.redistribute(
+        placements=[_without(place, dim) for place in parameter.placements]
+    ).to_local()
 
 
 def _without(place: Placement, dim: int) -> Placement:
-    """Return the placement of a tensor without ``dim``, given the placement of the tensor with it."""
+    """Return the placement of a tensor without ``dim``, given the placement of the tensor with
+    it."""
     if not isinstance(place, Shard) or place.dim == dim:
         return Replicate()
     return Shard(place.dim - (place.dim > dim))

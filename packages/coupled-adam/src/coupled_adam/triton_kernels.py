@@ -1,4 +1,5 @@
-"""Two Triton kernels of Coupled Adam: one computes the column sums, the other the whole update in one pass.
+"""Two Triton kernels of Coupled Adam: one computes the column sums, the other the whole update in
+one pass.
 
 This module is imported only if Triton is installed; PyTorch for CUDA includes it.
 
@@ -15,8 +16,8 @@ from torch import Tensor
 from coupled_adam.update import Scalar, exact_dtype
 
 _BLOCK_ROWS, _BLOCK_COLUMNS = 16, 128
-# Programs that share the rows of a block of columns: enough to occupy all multiprocessors, and few enough that their
-# partial sums are small compared with the matrix.
+# Programs that share the rows of a block of columns: enough to occupy all multiprocessors, and few
+# enough that their partial sums are small compared with the matrix.
 _ROW_PROGRAMS = 128
 
 
@@ -66,7 +67,10 @@ def _update_kernel(  # type: ignore[no-untyped-def]
     row = tl.load(row_ptr + columns, mask=is_column, other=0.0)
     grad = tl.load(grad_ptr + offsets, mask=inside, other=0.0).to(dtype)
     exp_avg = beta1 * tl.load(exp_avg_ptr + offsets, mask=inside, other=0.0).to(dtype) + gain * grad
-    parameter = keep * tl.load(parameter_ptr + offsets, mask=inside, other=0.0).to(dtype) - exp_avg * row[None, :]
+    parameter = (
+        keep * tl.load(parameter_ptr + offsets, mask=inside, other=0.0).to(dtype)
+        - exp_avg * row[None, :]
+    )
     tl.store(exp_avg_ptr + offsets, exp_avg.to(exp_avg_ptr.dtype.element_ty), mask=inside)
     tl.store(parameter_ptr + offsets, parameter.to(parameter_ptr.dtype.element_ty), mask=inside)
 
@@ -75,12 +79,14 @@ _TRITON_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[None]:
-    """Return a context that makes the tensor's device current, because Triton launches kernels on the current one."""
+    """Return a context that makes the tensor's device current, because Triton launches kernels on
+    the current one."""
     return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
 
 
 def column_sums_of_squares(grad_RC: Tensor) -> Tensor:
-    """Return the column sums of a contiguous matrix's squares, shape (C,), float32 or better, the same every time."""
+    """Return the column sums of a contiguous matrix's squares, shape (C,), float32 or better, the
+    same every time."""
     n_rows, n_columns = grad_RC.shape
     dtype = exact_dtype(grad_RC.dtype)
     n_blocks = triton.cdiv(n_rows, _BLOCK_ROWS)
@@ -89,18 +95,36 @@ def column_sums_of_squares(grad_RC: Tensor) -> Tensor:
     grid = (programs, triton.cdiv(n_columns, _BLOCK_COLUMNS))
     with _on_device_of(grad_RC):
         _sums_kernel[grid](
-            grad_RC, partial, n_rows, n_columns, n_blocks, _BLOCK_ROWS, _BLOCK_COLUMNS, _TRITON_DTYPES[dtype]
+            grad_RC,
+            partial,
+            n_rows,
+            n_columns,
+            n_blocks,
+            _BLOCK_ROWS,
+            _BLOCK_COLUMNS,
+            _TRITON_DTYPES[dtype],
         )
     return partial.sum(0)
 
 
 def _vector(values: tuple[Scalar, ...], like: Tensor) -> Tensor:
     """Return the scalars as one tensor on the device of ``like``, without synchronizing."""
-    return torch.stack([value.to(like) if isinstance(value, Tensor) else like.new_full((), value) for value in values])
+    return torch.stack(
+        [
+            value.to(like) if isinstance(value, Tensor) else like.new_full((), value)
+            for value in values
+        ]
+    )
 
 
 def update(
-    parameter_RC: Tensor, exp_avg_RC: Tensor, grad_RC: Tensor, row_C: Tensor, beta1: float, gain: Scalar, keep: Scalar
+    parameter_RC: Tensor,
+    exp_avg_RC: Tensor,
+    grad_RC: Tensor,
+    row_C: Tensor,
+    beta1: float,
+    gain: Scalar,
+    keep: Scalar,
 ) -> None:
     """Apply the update of :mod:`.update` to contiguous matrices; the row is float32 or better."""
     n_rows, n_columns = parameter_RC.shape

@@ -1,7 +1,8 @@
-"""The arithmetic of Coupled Adam on one process's tensors: sums of squares, and the update of weights and moment.
+"""The arithmetic of Coupled Adam on one process's tensors: sums of squares, and the update of
+weights and moment.
 
-With any settings, a step is ``exp_avg <- beta1 exp_avg + gain grad`` and ``parameter <- keep parameter - row exp_avg``.
-The row holds the step sizes; it is constant along the coupled dimension.
+With any settings, a step is ``exp_avg <- beta1 exp_avg + gain grad`` and ``parameter <- keep
+parameter - row exp_avg``. The row holds the step sizes; it is constant along the coupled dimension.
 """
 
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from torch import Tensor
 
 Scalar = float | Tensor
 
-# Elements of a block. Squares are added to an accumulator of this size, which stays in the cache: on a CPU this takes a
-# twentieth of the time of torch.linalg.vector_norm along the rows (benchmarks/optimizer.py).
+# Elements of a block. Squares are added to an accumulator of this size, which stays in the cache:
+# on a CPU this takes a twentieth of the time of torch.linalg.vector_norm along the rows
+# (benchmarks/optimizer.py).
 _BLOCK = 2**18
 
 
@@ -24,7 +26,8 @@ def exact_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def sums_of_squares(tensor: Tensor, dim: int, fused: bool | None = None) -> Tensor:
-    """Return the sums of squares over ``dim``; the result has no ``dim`` and is float32 or better."""
+    """Return the sums of squares over ``dim``; the result has no ``dim`` and is float32 or
+    better."""
     dtype = exact_dtype(tensor.dtype)
     if _for_triton(fused, dim, tensor):
         from coupled_adam import triton_kernels
@@ -64,7 +67,13 @@ def update(
         from coupled_adam import triton_kernels
 
         triton_kernels.update(
-            parameter.flatten(1), exp_avg.flatten(1), grad.flatten(1), row.flatten(), beta1, gain, keep
+            parameter.flatten(1),
+            exp_avg.flatten(1),
+            grad.flatten(1),
+            row.flatten(),
+            beta1,
+            gain,
+            keep,
         )
     elif fused and parameter.device.type == "cpu":
         # torch.compile would make another kernel for each new float, but not for a new tensor.
@@ -89,7 +98,9 @@ def _for_triton(fused: bool | None, dim: int, *tensors: Tensor) -> bool:
         fused is not False
         and dim == 0
         and all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
-        and all(tensor.is_cuda and tensor.is_contiguous() and tensor.numel() > 0 for tensor in tensors)
+        and all(
+            tensor.is_cuda and tensor.is_contiguous() and tensor.numel() > 0 for tensor in tensors
+        )
         and _has_triton()
     )
 
@@ -100,22 +111,38 @@ def _has_triton() -> bool:
 
 
 def _one_by_one(
-    parameter: Tensor, exp_avg: Tensor, grad: Tensor, row: Tensor, beta1: float, gain: Scalar, keep: Scalar
+    parameter: Tensor,
+    exp_avg: Tensor,
+    grad: Tensor,
+    row: Tensor,
+    beta1: float,
+    gain: Scalar,
+    keep: Scalar,
 ) -> None:
-    """Apply the update with torch's own operations, each a pass over memory; the row is broadcast."""
+    """Apply the update with torch's own operations, each a pass over memory; the row is
+    broadcast."""
     if isinstance(gain, float) and gain == 1 - beta1:
         exp_avg.lerp_(grad, gain)
     else:
-        exp_avg.mul_(beta1).addcmul_(grad, torch.as_tensor(gain, dtype=row.dtype, device=row.device))
+        exp_avg.mul_(beta1).addcmul_(
+            grad, torch.as_tensor(gain, dtype=row.dtype, device=row.device)
+        )
     if isinstance(keep, Tensor) or keep != 1:
         parameter.mul_(keep)
     parameter.addcmul_(exp_avg, row, value=-1)
 
 
 def _formula(
-    parameter: Tensor, exp_avg: Tensor, grad: Tensor, row: Tensor, beta1: Tensor, gain: Tensor, keep: Tensor
+    parameter: Tensor,
+    exp_avg: Tensor,
+    grad: Tensor,
+    row: Tensor,
+    beta1: Tensor,
+    gain: Tensor,
+    keep: Tensor,
 ) -> None:
-    # The casts cost nothing in a kernel, and keep the precision where torch.compile falls back to eager mode.
+    # The casts cost nothing in a kernel, and keep the precision where torch.compile falls back to
+    # eager mode.
     moment = beta1 * exp_avg.to(row.dtype) + gain * grad.to(row.dtype)
     exp_avg.copy_(moment)
     parameter.copy_(keep * parameter.to(row.dtype) - moment * row)

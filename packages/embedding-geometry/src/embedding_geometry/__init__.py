@@ -1,3 +1,4 @@
-"""The geometry of token embeddings, measured without torch; the README of the distribution explains its use."""
+"""The geometry of token embeddings, measured without torch; the README of the distribution explains
+its use."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,8 @@
-"""Finds the embedding matrices of a model among its stored tensors, by the names that transformers gives them.
+"""Finds the embedding matrices of a model among its stored tensors, by the names that transformers
+gives them.
 
-Which parameter is the embedding, under which names it is stored and which file is read are asked of transformers. Where
-transformers or torch is not installed, the usual names have to do.
+Which parameter is the embedding, under which names it is stored and which file is read are asked of
+transformers. Where transformers or torch is not installed, the usual names have to do.
 """
 
 import json
@@ -28,7 +29,8 @@ _MOST_PARTS = 10**6
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the architecture says of a matrix: the parameters that are this matrix, its own first, and its shape."""
+    """What the architecture says of a matrix: the parameters that are this matrix, its own first,
+    and its shape."""
 
     parameters: tuple[str, ...]
     shape: tuple[int, ...]
@@ -37,8 +39,8 @@ class _Wanted:
 def find_matrices(place: Place) -> Matrices:
     """Return where the matrices of the model at ``place`` are.
 
-    ``ValueError`` for a model that is no language model, has only pickled weights, or whose matrices are not there or
-    have another shape than its configuration says.
+    ``ValueError`` for a model that is no language model, has only pickled weights, or whose
+    matrices are not there or have another shape than its configuration says.
     """
     values = _configured(place)
     if find_spec("transformers") is None or find_spec("torch") is None:
@@ -50,16 +52,21 @@ def find_matrices(place: Place) -> Matrices:
     model = _skeleton(place, config, len(names))
     loaded = _loaded_as(model, names)
     try:
-        wanted = [_wanted(model, module) for module in (model.get_input_embeddings(), model.get_output_embeddings())]
+        wanted = [
+            _wanted(model, module)
+            for module in (model.get_input_embeddings(), model.get_output_embeddings())
+        ]
     except NotImplementedError:  # a class that has none
         wanted = [None, None]
     if wanted[0] is None:
         raise ValueError(f"{place.name}: {type(model).__name__} has no embedding matrix of tokens")
-    embeddings, head = (None if each is None else _located(place, each, loaded, tensor_of) for each in wanted)
+    embeddings, head = (
+        None if each is None else _located(place, each, loaded, tensor_of) for each in wanted
+    )
     if embeddings is None:
         raise ValueError(
-            f"{place.name}: no tensor {wanted[0].parameters[0]} in its safetensors, its input embedding; take another "
-            "copy of the model"
+            f"{place.name}: no tensor {wanted[0].parameters[0]} in its safetensors, its input"
+            " embedding; take another copy of the model"
         )
     # Transformers ties only what is not stored twice, or stored twice with the same values.
     tied = wanted[1] is not None and set(wanted[1].parameters) == set(wanted[0].parameters)
@@ -69,7 +76,8 @@ def find_matrices(place: Place) -> Matrices:
 
 
 def _configured(place: Place) -> dict[str, Any]:
-    """Return what the configuration of a model says; ``ValueError`` for one that cannot be read, or not in bounds."""
+    """Return what the configuration of a model says; ``ValueError`` for one that cannot be read, or
+    not in bounds."""
     try:
         values = _read_object(place, _CONFIG)
         for problem in _sizes_that_cannot_be(values):
@@ -90,9 +98,14 @@ def _configuration(place: Place) -> Any:
     try:
         # Another kind of attention could be code of the hub. No model computes anything here.
         return AutoConfig.from_pretrained(
-            place.folder, trust_remote_code=False, local_files_only=True, attn_implementation="eager"
+            place.folder,
+            trust_remote_code=False,
+            local_files_only=True,
+            attn_implementation="eager",
         )
-    except Exception as error:  # many types: a missing file, unknown models, code of the checkpoint's own
+    except (
+        Exception
+    ) as error:  # many types: a missing file, unknown models, code of the checkpoint's own
         raise _unusable(place, error) from None
 
 
@@ -120,7 +133,8 @@ def _sizes_that_cannot_be(values: Mapping[str, Any]) -> Iterator[str]:
 def _stored(place: Place, named: str | None) -> tuple[list[str], Callable[[str], StoredMatrix]]:
     """Return the names of the stored tensors, and a function that finds one of them.
 
-    The files are tried in the order of transformers: what ``config.json`` names, one file, the index of several.
+    The files are tried in the order of transformers: what ``config.json`` names, one file, the
+    index of several.
     """
     for file in (named, WEIGHTS, INDEX) if named else (WEIGHTS, INDEX):
         if file.endswith(".index.json") and place.local(file) is not None:
@@ -130,7 +144,11 @@ def _stored(place: Place, named: str | None) -> tuple[list[str], Callable[[str],
             return list(tensors), tensors.__getitem__
     raise ValueError(
         f"{place.name}: there is no {WEIGHTS} and no {INDEX}"
-        + (f"; {_PICKLED} can run code when it is read" if place.weights(_PICKLED) is not None else "")
+        + (
+            f"; {_PICKLED} can run code when it is read"
+            if place.weights(_PICKLED) is not None
+            else ""
+        )
         + "; save the model with transformers' save_pretrained, which writes safetensors"
     )
 
@@ -141,12 +159,16 @@ def _of_shards(place: Place, index: str) -> tuple[list[str], Callable[[str], Sto
         if not all(isinstance(file, str) for file in weight_map.values()):
             raise ValueError("a name of a file is no text")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{place.name}: {index} is not an index of safetensors ({error!r}); fetch it again") from None
+        raise ValueError(
+            f"{place.name}: {index} is not an index of safetensors ({error!r}); fetch it again"
+        ) from None
 
     def tensor_of(name: str) -> StoredMatrix:
         shard = place.weights(weight_map[name])
         if shard is None:
-            raise ValueError(f"{place.name}: {weight_map[name]} is missing, which has {name}; fetch it again")
+            raise ValueError(
+                f"{place.name}: {weight_map[name]} is missing, which has {name}; fetch it again"
+            )
         tensors = tensors_in(shard)
         if name not in tensors:
             raise ValueError(f"{shard}: has no {name}, though {index} says so; fetch both again")
@@ -156,41 +178,52 @@ def _of_shards(place: Place, index: str) -> tuple[list[str], Callable[[str], Sto
 
 
 def _skeleton(place: Place, config: Any, n_stored: int) -> Any:
-    """Return the model of a configuration without values; ``ValueError`` for one that is none of language."""
+    """Return the model of a configuration without values; ``ValueError`` for one that is none of
+    language."""
     import torch
 
     classes = _classes(config)
     if not classes:
-        raise ValueError(f"{place.name}: {type(config).__name__} is not of a causal or masked language model")
+        raise ValueError(
+            f"{place.name}: {type(config).__name__} is not of a causal or masked language model"
+        )
     chosen = classes[0]
     try:
         with torch.device("meta"), _at_most(10 * n_stored + 1000):
             return chosen(config)
     except Exception as error:  # sizes below zero, too large, or that are no numbers
         raise ValueError(
-            f"{place.name}: {chosen.__name__} cannot be as {_CONFIG} says ({type(error).__name__}: {error}); "
-            "take another copy of the model"
+            f"{place.name}: {chosen.__name__} cannot be as {_CONFIG} says ({type(error).__name__}:"
+            f" {error}); take another copy of the model"
         ) from None
 
 
 def _classes(config: Any) -> list[Any]:
-    """Return the classes of causal and masked language models for a configuration, the likeliest first."""
+    """Return the classes of causal and masked language models for a configuration, the likeliest
+    first."""
     import transformers
     from transformers.models.auto import modeling_auto
 
     mappings = (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_MASKED_LM_MAPPING)
-    names = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    names = (
+        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
     known = {name for each in names for name in each.values() if isinstance(name, str)}
-    # BERT's configuration fits both kinds, and Mllama's text model is not found by its own; the checkpoint says which.
+    # BERT's configuration fits both kinds, and Mllama's text model is not found by its own; the
+    # checkpoint says which.
     said = config.architectures if isinstance(config.architectures, list) else []
-    stated = [getattr(transformers, name) for name in said if isinstance(name, str) and name in known]
+    stated = [
+        getattr(transformers, name) for name in said if isinstance(name, str) and name in known
+    ]
     fitting = [each for each in stated if each.config_class is type(config)]
     return fitting + [mapping[type(config)] for mapping in mappings if type(config) in mapping]
 
 
 @contextmanager
 def _at_most(n_modules: int) -> Iterator[None]:
-    """Raise ``ValueError`` if a model is built of more modules, as one with more layers than are stored would be."""
+    """Raise ``ValueError`` if a model is built of more modules, as one with more layers than are
+    stored would be."""
     from torch.nn.modules.module import register_module_module_registration_hook
 
     n_built = 0
@@ -199,7 +232,9 @@ def _at_most(n_modules: int) -> Iterator[None]:
         nonlocal n_built
         n_built += 1
         if n_built > n_modules:
-            raise ValueError(f"it has more than {n_modules:,} modules, far more than the weights are for")
+            raise ValueError(
+                f"it has more than {n_modules:,} modules, far more than the weights are for"
+            )
 
     hook = register_module_module_registration_hook(count)
     try:
@@ -209,7 +244,8 @@ def _at_most(n_modules: int) -> Iterator[None]:
 
 
 def _wanted(model: Any, module: Any) -> _Wanted | None:
-    """Return what the weight of a module of the model is called; None for a module without a matrix."""
+    """Return what the weight of a module of the model is called; None for a module without a
+    matrix."""
     weight = getattr(module, "weight", None)
     if weight is None or weight.ndim != 2:
         return None
@@ -222,13 +258,20 @@ def _loaded_as(model: Any, stored: Iterable[str]) -> dict[str, str | None]:
     """Return for each parameter of a model the stored tensor that transformers loads into it.
 
     None stands for a parameter that is computed from stored tensors. As in
-    ``convert_and_load_state_dict_in_model``, a name that the model has itself is not renamed to one that it has not.
+    ``convert_and_load_state_dict_in_model``, a name that the model has itself is not renamed to one
+    that it has not.
     """
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
+        from transformers.core_model_loading import (
+            WeightConverter,
+            dot_natural_key,
+            rename_source_key,
+        )
     except ImportError:
-        raise ValueError("measure: transformers 5 or newer is needed, which can say how it names weights") from None
+        raise ValueError(
+            "measure: transformers 5 or newer is needed, which can say how it names weights"
+        ) from None
 
     transforms = get_model_conversion_mapping(model)
     converters = [each for each in transforms if isinstance(each, WeightConverter)]
@@ -245,7 +288,10 @@ def _loaded_as(model: Any, stored: Iterable[str]) -> dict[str, str | None]:
 
 
 def _located(
-    place: Place, wanted: _Wanted, loaded: Mapping[str, str | None], tensor_of: Callable[[str], StoredMatrix]
+    place: Place,
+    wanted: _Wanted,
+    loaded: Mapping[str, str | None],
+    tensor_of: Callable[[str], StoredMatrix],
 ) -> StoredMatrix | None:
     """Return the stored tensor of a matrix, None if there is none.
 
@@ -257,13 +303,15 @@ def _located(
     name = loaded[parameter]
     if name is None:
         raise ValueError(
-            f"{place.name}: {parameter} is computed while transformers loads it, and no stored tensor is this matrix; "
-            "write it with numpy.save from the loaded model, and measure that file"
+            f"{place.name}: {parameter} is computed while transformers loads it, and no stored"
+            " tensor is this matrix; write it with numpy.save from the loaded model, and measure"
+            " that file"
         )
     tensor = tensor_of(name)
     if tensor.shape != wanted.shape:
         raise ValueError(
-            f"{tensor.file}: {tensor.name} has the shape {tensor.shape}, but {_CONFIG} says {wanted.shape}; "
-            "correct vocab_size and width there, or take another copy of the model"
+            f"{tensor.file}: {tensor.name} has the shape {tensor.shape}, but {_CONFIG} says"
+            f" {wanted.shape}; correct vocab_size and width there, or take another copy of the"
+            " model"
         )
     return tensor

@@ -8,13 +8,18 @@ from pathlib import Path
 from embedding_geometry import __version__
 
 DESCRIPTION = (
-    "measure the embeddings of any causal or masked language model; exit status 1 if one could not be measured"
+    "measure the embeddings of any causal or masked language model; exit status 1 if one could not"
+    " be measured"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser, default_lists: str, default_counts: str) -> None:
-    """Add what :func:`measure` reads; ``default_lists`` and ``default_counts`` say what is taken if none are given."""
-    what = "the folder of a model, its name on the hub with @REVISION or without, or a matrix in a .npy file"
+    """Add what :func:`measure` reads; ``default_lists`` and ``default_counts`` say what is taken if
+    none are given."""
+    what = (
+        "the folder of a model, its name on the hub with @REVISION or without, or a matrix in a"
+        " .npy file"
+    )
     parser.add_argument("models", nargs="+", metavar="MODEL", help=what)
     what = f"text files, for the counts of tokens (default: {default_counts})"
     parser.add_argument("--text", action="extend", nargs="+", type=Path, default=[], help=what)
@@ -26,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser, default_lists: str, default_c
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command and return its exit status; 2 for what the user can mend, with one message and no traceback."""
+    """Run the command and return its exit status; 2 for what the user can mend, with one message
+    and no traceback."""
     parser = argparse.ArgumentParser(prog="embedding-geometry", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     add_arguments(parser, default_lists="none", default_counts="none")
@@ -43,7 +49,9 @@ def _measure(arguments: argparse.Namespace) -> int:
     from embedding_geometry.word_lists import read_word_lists
 
     lists = read_word_lists(arguments.word_similarity)
-    models, failed = compare.measure_models(arguments.models, lists, arguments.text, arguments.tokenizer)
+    models, failed = compare.measure_models(
+        arguments.models, lists, arguments.text, arguments.tokenizer
+    )
     if models:
         print(compare.table_of(models), end="")
         if arguments.json is not None:

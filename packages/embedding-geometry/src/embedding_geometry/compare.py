@@ -1,4 +1,5 @@
-"""Measures several models, also over the word pairs that all of them have, and prints them side by side."""
+"""Measures several models, also over the word pairs that all of them have, and prints them side by
+side."""
 
 import math
 import sys
@@ -33,16 +34,22 @@ def measure_models(
     tokenizer: Path | None = None,
     known_of: Callable[[Path], Known] = nothing_known,
 ) -> tuple[list[Measured], int]:
-    """Measure models; return those that could be measured, and how many could not, whose errors go to stderr.
+    """Measure models; return those that could be measured, and how many could not, whose errors go
+    to stderr.
 
-    ``tokenizer`` is that of the matrices of NumPy among them; ``ValueError`` if there are none. ``known_of``
-    is that of :func:`measure_model`.
+    ``tokenizer`` is that of the matrices of NumPy among them; ``ValueError`` if there are none.
+    ``known_of`` is that of :func:`measure_model`.
     """
     if tokenizer is not None:
         if not any(name.endswith(NUMPY_ENDING) for name in names):
-            raise ValueError(f"--tokenizer: only for matrices in {NUMPY_ENDING} files; a model has its own")
+            raise ValueError(
+                f"--tokenizer: only for matrices in {NUMPY_ENDING} files; a model has its own"
+            )
         if not tokenizer.exists():
-            raise ValueError(f"--tokenizer: {tokenizer} does not exist; give a tokenizer.json, or a folder with one")
+            raise ValueError(
+                f"--tokenizer: {tokenizer} does not exist; give a tokenizer.json, or a folder"
+                " with one"
+            )
     found = []
     for name in dict.fromkeys(names):
         try:
@@ -55,10 +62,12 @@ def measure_models(
 
 
 def add_shared_pairs(models: Sequence[Measured]) -> None:
-    """Add to each model the correlations over the pairs that all models keep, for each set and their mean."""
+    """Add to each model the correlations over the pairs that all models keep, for each set and
+    their mean."""
     names = [name for name in models[0].pairs if all(name in model.pairs for model in models)]
     places = {
-        name: set.intersection(*(set(model.pairs[name][0].places.tolist()) for model in models)) for name in names
+        name: set.intersection(*(set(model.pairs[name][0].places.tolist()) for model in models))
+        for name in names
     }
     for model in models:
         cosines = []
@@ -72,7 +81,9 @@ def add_shared_pairs(models: Sequence[Measured]) -> None:
             model.results.append(row(name + SHARED, "n_pairs", len(places[name])))
             cosines.append(values["pearson_cosine"])
             if any(math.isnan(value) for value in values.values()):
-                model.undefined.append(f"{name + SHARED}: not defined for the {len(places[name])} pairs of all models")
+                model.undefined.append(
+                    f"{name + SHARED}: not defined for the {len(places[name])} pairs of all models"
+                )
         if names:
             model.results.append(row("word_similarity" + SHARED, "r_bar", r_bar(cosines)))
 
@@ -90,12 +101,19 @@ def table_of(models: Sequence[Measured]) -> str:
     ]
     for ending, words in ((UNPADDED, "no padding"), (SEEN, "seen tokens")):
         parts = ("n_rows", "isotropy", "mean_norm_ratio")
-        lines += [(f"{words}: {name}", _values(models, EMBEDDINGS + ending, name)) for name in parts]
+        lines += [
+            (f"{words}: {name}", _values(models, EMBEDDINGS + ending, name)) for name in parts
+        ]
     lines += [(f"{task} isotropy", _values(models, task, "isotropy")) for task in VARIANTS]
     lines += [(f"{name} pairs", [_kept(model, name) for model in models]) for name in sets]
     lines += [(f"{name} pearson_cosine", _values(models, name, "pearson_cosine")) for name in sets]
-    lines += [(f"r_bar{name}", _values(models, "word_similarity", f"r_bar{name}")) for name in _ENDS]
-    lines += [(f"r_bar {words}", _values(models, "word_similarity" + ending, "r_bar")) for ending, words in _KINDS]
+    lines += [
+        (f"r_bar{name}", _values(models, "word_similarity", f"r_bar{name}")) for name in _ENDS
+    ]
+    lines += [
+        (f"r_bar {words}", _values(models, "word_similarity" + ending, "r_bar"))
+        for ending, words in _KINDS
+    ]
     lines += [(f"{task} r_bar", _values(models, task, "r_bar")) for task in VARIANTS]
     shown = [line for line in lines if any(text != _MISSING for text in line[1])]
     text = align([("", *labels_of(models)), *((name, *texts) for name, texts in shown)], n_left=1)
@@ -124,11 +142,16 @@ def details_of(models: Sequence[Measured]) -> dict[str, dict[str, Any]]:
 
 
 def labels_of(models: Sequence[Measured]) -> list[str]:
-    """Return the shortest end of each model's path that tells all apart, without what all paths end in."""
+    """Return the shortest end of each model's path that tells all apart, without what all paths end
+    in."""
     names = [model.model for model in models]
     parts = [Path(name).parts or (name,) for name in names]
     parts = [each[:-1] if len(each) > 1 and each[-1] == _EXPORTED else each for each in parts]
-    while len(parts) > 1 and all(len(each) > 1 for each in parts) and len({each[-1] for each in parts}) == 1:
+    while (
+        len(parts) > 1
+        and all(len(each) > 1 for each in parts)
+        and len({each[-1] for each in parts}) == 1
+    ):
         parts = [each[:-1] for each in parts]
     for length in range(1, max(map(len, parts)) + 1):
         ends = ["/".join(each[-length:]) for each in parts]
@@ -138,7 +161,9 @@ def labels_of(models: Sequence[Measured]) -> list[str]:
 
 
 def _shape(model: Measured, matrix: str) -> str:
-    return " x ".join(map(str, model.detail[matrix]["shape"])) if matrix in model.detail else _MISSING
+    return (
+        " x ".join(map(str, model.detail[matrix]["shape"])) if matrix in model.detail else _MISSING
+    )
 
 
 def _kept(model: Measured, name: str) -> str:

@@ -1,6 +1,8 @@
-"""Correlation coefficients that are exactly NaN where they are undefined, without a warning, and their intervals.
+"""Correlation coefficients that are exactly NaN where they are undefined, without a warning, and
+their intervals.
 
-The intervals are percentiles of resamples of the pairs of values (Efron & Tibshirani 1993, chapter 13).
+The intervals are percentiles of resamples of the pairs of values (Efron & Tibshirani 1993, chapter
+13).
 
 P: pairs of values    B: resamples    G: groups of equal values
 """
@@ -22,24 +24,34 @@ _CONSTANT = 1e-12
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
     """Return Pearson's correlation of two sequences of the same length.
 
-    It is NaN if there are fewer than two values, if one sequence is constant, or if a value is not finite.
+    It is NaN if there are fewer than two values, if one sequence is constant, or if a value is not
+    finite.
     """
     x_centered, y_centered = _centered(x), _centered(y)
     if x_centered.shape != y_centered.shape or x_centered.ndim != 1:
-        raise ValueError(f"x, y: one-dimensional and of equal length, got {x_centered.shape} and {y_centered.shape}")
+        raise ValueError(
+            f"x, y: one-dimensional and of equal length, got {x_centered.shape} and"
+            f" {y_centered.shape}"
+        )
     if x_centered.size < 2 or not (np.any(x_centered) and np.any(y_centered)):
         return math.nan
     norms = float(np.linalg.norm(x_centered) * np.linalg.norm(y_centered))
-    return max(-1.0, min(1.0, float(x_centered @ y_centered) / norms)) if math.isfinite(norms) else math.nan
+    return (
+        max(-1.0, min(1.0, float(x_centered @ y_centered) / norms))
+        if math.isfinite(norms)
+        else math.nan
+    )
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
-    """Return Spearman's correlation, which is :func:`pearson` of the ranks; ties have their mean rank."""
+    """Return Spearman's correlation, which is :func:`pearson` of the ranks; ties have their mean
+    rank."""
     return pearson(_ranks(x), _ranks(y))
 
 
 def _centered(values: ArrayLike) -> Array:
-    """Subtract the mean and scale to a maximum of 1 against overflow; constant input becomes exact zeros."""
+    """Subtract the mean and scale to a maximum of 1 against overflow; constant input becomes exact
+    zeros."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0 or not np.all(np.isfinite(array)):
         return np.full(array.shape, math.nan)
@@ -61,7 +73,8 @@ def _ranks(values: ArrayLike) -> Array:
 
 
 def resamples(n_pairs: int, seed: int) -> Array:
-    """Return how often each pair is in each resample (B, P), drawn with replacement; each row has the sum P."""
+    """Return how often each pair is in each resample (B, P), drawn with replacement; each row has
+    the sum P."""
     drawn_BP = np.random.default_rng(seed).integers(max(n_pairs, 1), size=(RESAMPLES, n_pairs))
     drawn_BP += np.arange(RESAMPLES)[:, None] * n_pairs
     counts = np.bincount(drawn_BP.ravel(), minlength=RESAMPLES * n_pairs)
@@ -69,18 +82,23 @@ def resamples(n_pairs: int, seed: int) -> Array:
 
 
 def pearson_resamples(x: ArrayLike, y: ArrayLike, counts_BP: Array) -> Array:
-    """Return Pearson's correlation in each resample (B,); NaN where one of the sequences is constant or not finite."""
+    """Return Pearson's correlation in each resample (B,); NaN where one of the sequences is
+    constant or not finite."""
     x_P, y_P = _centered(x), _centered(y)
-    return _weighted(np.broadcast_to(x_P, counts_BP.shape), np.broadcast_to(y_P, counts_BP.shape), counts_BP)
+    return _weighted(
+        np.broadcast_to(x_P, counts_BP.shape), np.broadcast_to(y_P, counts_BP.shape), counts_BP
+    )
 
 
 def spearman_resamples(x: ArrayLike, y: ArrayLike, counts_BP: Array) -> Array:
-    """Return Spearman's correlation in each resample (B,), with the ranks and ties of that resample."""
+    """Return Spearman's correlation in each resample (B,), with the ranks and ties of that
+    resample."""
     return _weighted(_resampled_ranks(x, counts_BP), _resampled_ranks(y, counts_BP), counts_BP)
 
 
 def interval(values_B: Array) -> tuple[float, float]:
-    """Return the percentile interval of :data:`LEVEL`; resamples that are NaN are left out, and NaN if all are."""
+    """Return the percentile interval of :data:`LEVEL`; resamples that are NaN are left out, and NaN
+    if all are."""
     defined = values_B[~np.isnan(values_B)]
     if defined.size == 0:
         return math.nan, math.nan
@@ -89,7 +107,8 @@ def interval(values_B: Array) -> tuple[float, float]:
 
 
 def _resampled_ranks(values: ArrayLike, counts_BP: Array) -> Array:
-    """Return the rank of each value in each resample (B, P), scaled to at most 1; equal values have their mean rank."""
+    """Return the rank of each value in each resample (B, P), scaled to at most 1; equal values have
+    their mean rank."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0 or not np.all(np.isfinite(array)):
         return np.full(counts_BP.shape, math.nan)
@@ -103,7 +122,8 @@ def _resampled_ranks(values: ArrayLike, counts_BP: Array) -> Array:
 
 
 def _weighted(x_BP: Array, y_BP: Array, counts_BP: Array) -> Array:
-    """Return Pearson's correlation of each row of x and y, each column as often as ``counts_BP`` says."""
+    """Return Pearson's correlation of each row of x and y, each column as often as ``counts_BP``
+    says."""
     n_pairs = max(counts_BP.shape[1], 1)
 
     def mean(values_BP: Array) -> Array:

@@ -1,4 +1,5 @@
-"""The rows of an embedding matrix by how often their tokens occur in the training text: bands, bins and curves.
+"""The rows of an embedding matrix by how often their tokens occur in the training text: bands, bins
+and curves.
 
 V: rows    D: width
 """
@@ -17,12 +18,15 @@ _ROWS = 4096  # rows per block: bounds the extra memory
 
 
 def bands_of_tokens(counts_V: NDArray[np.int64], shares: Sequence[float]) -> NDArray[np.int64]:
-    """Return the number of each token's band, shape (V,), given its count in the training text: 0 if it is not in it.
+    """Return the number of each token's band, shape (V,), given its count in the training text: 0
+    if it is not in it.
 
-    ``shares`` are ascending: each is the share of the training text that a band and all rarer ones are.
+    ``shares`` are ascending: each is the share of the training text that a band and all rarer ones
+    are.
 
-    A token lies at the share of the training text that rarer tokens are, plus half the share of those that are as
-    frequent as itself: so equally frequent tokens are in one band. ``ValueError`` if the counts are none.
+    A token lies at the share of the training text that rarer tokens are, plus half the share of
+    those that are as frequent as itself: so equally frequent tokens are in one band. ``ValueError``
+    if the counts are none.
     """
     total = int(counts_V.sum())
     if total == 0:
@@ -37,7 +41,8 @@ def bands_of_tokens(counts_V: NDArray[np.int64], shares: Sequence[float]) -> NDA
 
 
 def seen_rows(unigram_counts: NDArray[np.integer], n_rows: int) -> NDArray[np.bool_]:
-    """Return which of ``n_rows`` rows belong to tokens that occur; rows beyond the counts do not."""
+    """Return which of ``n_rows`` rows belong to tokens that occur; rows beyond the counts do
+    not."""
     seen_V = np.zeros(n_rows, dtype=bool)
     seen_V[: len(unigram_counts)] = np.asarray(unigram_counts) > 0
     return seen_V
@@ -56,10 +61,14 @@ def keep_rows(embeddings_VD: Array, kept_V: NDArray[np.bool_]) -> Array:
     return embeddings_VD[:n_kept]
 
 
-def frequency_bins(counts_V: NDArray[np.integer | np.floating[Any]]) -> Iterator[tuple[float, NDArray[np.bool_]]]:
-    """Yield bins of equal width in log(count) that are not empty, in ascending order, and which tokens are in each.
+def frequency_bins(
+    counts_V: NDArray[np.integer | np.floating[Any]],
+) -> Iterator[tuple[float, NDArray[np.bool_]]]:
+    """Yield bins of equal width in log(count) that are not empty, in ascending order, and which
+    tokens are in each.
 
-    A bin is named by the geometric mean of its counts. Tokens that never occur come first, with the count 0.
+    A bin is named by the geometric mean of its counts. Tokens that never occur come first, with the
+    count 0.
     """
     counts_V = np.asarray(counts_V, dtype=np.float64)
     seen_V = counts_V > 0
@@ -70,11 +79,14 @@ def frequency_bins(counts_V: NDArray[np.integer | np.floating[Any]]) -> Iterator
         yield 0.0 if index < 0 else float(np.exp(np.log(counts_V[in_bin_V]).mean())), in_bin_V
 
 
-def norm_frequency_curve(lengths_V: Array, unigram_counts: NDArray[np.integer]) -> dict[str, list[float]]:
-    """Return the norms of embeddings against the counts of their tokens, in the bins of :func:`frequency_bins`.
+def norm_frequency_curve(
+    lengths_V: Array, unigram_counts: NDArray[np.integer]
+) -> dict[str, list[float]]:
+    """Return the norms of embeddings against the counts of their tokens, in the bins of
+    :func:`frequency_bins`.
 
-    The lists have an entry for each bin: the geometric mean ``count``, the mean and the standard deviation (of the
-    population) of the norms, and ``n_tokens``.
+    The lists have an entry for each bin: the geometric mean ``count``, the mean and the standard
+    deviation (of the population) of the norms, and ``n_tokens``.
     """
     counts_V = np.zeros(len(lengths_V))
     counts_V[: len(unigram_counts)] = unigram_counts

@@ -12,5 +12,7 @@ def read_object(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: not valid JSON ({error}); fetch it again") from None
     if not isinstance(values, dict):
-        raise ValueError(f"{file}: a JSON object is expected, not a {type(values).__name__}; fetch it again")
+        raise ValueError(
+            f"{file}: a JSON object is expected, not a {type(values).__name__}; fetch it again"
+        )
     return values

@@ -1,4 +1,5 @@
-"""Everything that is measured of one embedding matrix: its geometry, that of parts of its rows, and after changes.
+"""Everything that is measured of one embedding matrix: its geometry, that of parts of its rows, and
+after changes.
 
 V: rows    D: width
 """
@@ -29,15 +30,19 @@ Matrix = NDArray[np.float64]
 EMBEDDINGS = "embeddings"
 """The task of the input matrix."""
 UNPADDED, SEEN = "_unpadded", "_seen"
-"""Endings of the tasks without the rows beyond the tokenizer's, and of those of tokens that occur in the text."""
-CENTERED, SCALED, TOP, TOP_2 = (f"{EMBEDDINGS}_{name}" for name in ("centered", "norm_scaled", "abtt", "abtt2"))
+"""Endings of the tasks without the rows beyond the tokenizer's, and of those of tokens that occur
+in the text."""
+CENTERED, SCALED, TOP, TOP_2 = (
+    f"{EMBEDDINGS}_{name}" for name in ("centered", "norm_scaled", "abtt", "abtt2")
+)
 VARIANTS = (CENTERED, SCALED, TOP, TOP_2)
 """Tasks of the embedding matrix after post-processing."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """The numbers of a matrix, the reasons for those that are NaN, and by its task its shape, spectrum and curve."""
+    """The numbers of a matrix, the reasons for those that are NaN, and by its task its shape,
+    spectrum and curve."""
 
     results: list[ResultRow]
     undefined: list[str]
@@ -51,15 +56,20 @@ def matrix_geometry(
     n_vocab: int | None,
     variant: Isotropy,
 ) -> Measures:
-    """Return the metrics of a matrix under ``task``, and under ``task`` with its endings those of parts of its rows.
+    """Return the metrics of a matrix under ``task``, and under ``task`` with its endings those of
+    parts of its rows.
 
-    ``n_vocab`` is the number of tokens of the tokenizer; the rows beyond are padding. What is not known, tokenizer or
-    counts, leaves its part out. The spectrum and the norm-frequency curve are details. The matrix is overwritten, since
-    a copy of the largest ones would need as much memory again.
+    ``n_vocab`` is the number of tokens of the tokenizer; the rows beyond are padding. What is not
+    known, tokenizer or counts, leaves its part out. The spectrum and the norm-frequency curve are
+    details. The matrix is overwritten, since a copy of the largest ones would need as much memory
+    again.
     """
     n_vocab_known = len(matrix_VD) if n_vocab is None else n_vocab
     whole = embedding_geometry(matrix_VD, unigram_counts, variant)
-    detail: dict[str, Any] = {"shape": list(matrix_VD.shape), "singular_values": whole.singular_values.tolist()}
+    detail: dict[str, Any] = {
+        "shape": list(matrix_VD.shape),
+        "singular_values": whole.singular_values.tolist(),
+    }
     found = {"": (len(matrix_VD), whole)}
     unpadded = whole
     if unigram_counts is not None:
@@ -80,19 +90,27 @@ def matrix_geometry(
     return _measures(task, found, detail)
 
 
-def _measures(task: str, found: dict[str, tuple[int, Geometry]], detail: dict[str, Any]) -> Measures:
+def _measures(
+    task: str, found: dict[str, tuple[int, Geometry]], detail: dict[str, Any]
+) -> Measures:
     rows, reasons = [], []
     for ending, (n_rows, geometry) in found.items():
         rows += [row(task + ending, name, value) for name, value in geometry.metrics.items()]
         rows.append(row(task + ending, "n_rows", n_rows))
         undefined = [name for name, value in geometry.metrics.items() if math.isnan(value)]
         if undefined:
-            reasons.append(f"{task + ending}: {', '.join(undefined)} not defined for this matrix and these counts")
+            reasons.append(
+                f"{task + ending}: {', '.join(undefined)} not defined for this matrix and these"
+                " counts"
+            )
     return Measures(rows, reasons, {task: detail})
 
 
-def variant_rows(read: Callable[[], Matrix], sets: Sequence[TokenPairs], variant: Isotropy) -> list[ResultRow]:
-    """Return isotropy and ``r_bar`` of a matrix after each post-processing; ``read`` gives the matrix anew."""
+def variant_rows(
+    read: Callable[[], Matrix], sets: Sequence[TokenPairs], variant: Isotropy
+) -> list[ResultRow]:
+    """Return isotropy and ``r_bar`` of a matrix after each post-processing; ``read`` gives the
+    matrix anew."""
 
     def rows(task: str, changed_VD: Matrix, directions_DD: Matrix | None = None) -> list[ResultRow]:
         value = isotropy(changed_VD, variant, directions_DD)

@@ -1,6 +1,7 @@
 """Metrics of an embedding matrix: isotropy, norms, spectrum and their relation to token frequency.
 
-V: rows, one per token of the vocabulary, including tokens that never occur    D: width of the model    K: directions
+V: rows, one per token of the vocabulary, including tokens that never occur    D: width of the model
+K: directions
 """
 
 import math
@@ -14,7 +15,13 @@ from numpy.typing import NDArray
 
 from embedding_geometry.correlation import pearson
 from embedding_geometry.isotropy import Isotropy, isotropy, isotropy_trimmed
-from embedding_geometry.spectrum import effective_rank, gram, kappa, participation_ratio, principal_components
+from embedding_geometry.spectrum import (
+    effective_rank,
+    gram,
+    kappa,
+    participation_ratio,
+    principal_components,
+)
 
 Array = NDArray[np.float64]
 
@@ -30,12 +37,15 @@ class Geometry:
     singular_values: Array
 
 
-def embedding_geometry(embeddings_VD: Array, unigram_counts: NDArray[np.integer] | None, variant: Isotropy) -> Geometry:
+def embedding_geometry(
+    embeddings_VD: Array, unigram_counts: NDArray[np.integer] | None, variant: Isotropy
+) -> Geometry:
     """Return all :data:`METRICS` of a matrix, and its spectrum.
 
-    The function of a metric is given what its parameters name. ``unigram_counts``
-    are the occurrences of each token in the training text; rows beyond them count as never seen. Without them, the
-    metrics that need them are left out. ``variant`` selects the isotropy. A NaN in the matrix makes all metrics NaN.
+    The function of a metric is given what its parameters name. ``unigram_counts`` are the
+    occurrences of each token in the training text; rows beyond them count as never seen. Without
+    them, the metrics that need them are left out. ``variant`` selects the isotropy. A NaN in the
+    matrix makes all metrics NaN.
     """
     gram_DD = gram(embeddings_VD)
     singular_values_K, directions_DD = principal_components(embeddings_VD, gram_DD)
@@ -76,13 +86,15 @@ def mean_length(embeddings_VD: Array) -> float:
 
 
 def mean_norm_ratio(embeddings_VD: Array) -> float:
-    """Return the norm of the mean embedding over the mean norm, in [0, 1]; NaN if all embeddings are zero."""
+    """Return the norm of the mean embedding over the mean norm, in [0, 1]; NaN if all embeddings
+    are zero."""
     length = mean_length(embeddings_VD)
     return mean_norm(embeddings_VD) / length if length > 0 else math.nan
 
 
 def mean_cosine(embeddings_VD: Array) -> float:
-    """Return the mean cosine of all pairs of different rows, in [-1, 1]: 1 if all point the same way.
+    """Return the mean cosine of all pairs of different rows, in [-1, 1]: 1 if all point the same
+    way.
 
     Rows of zeros have no direction and are left out; it is NaN if fewer than two rows are left.
     """
@@ -96,22 +108,25 @@ def mean_cosine(embeddings_VD: Array) -> float:
 
 
 def rho(embeddings_VD: Array, log_probability_V: Array) -> float:
-    """Return Pearson's correlation of the embeddings' norms with their log unigram probabilities."""
+    """Return Pearson's correlation of the embeddings' norms with their log unigram
+    probabilities."""
     return pearson(lengths(embeddings_VD), log_probability_V)
 
 
 def mean_projection_correlation(embeddings_VD: Array, log_probability_V: Array) -> float:
-    """Return Pearson's correlation of e_i . mu with the log unigram probabilities; mu is the mean embedding."""
+    """Return Pearson's correlation of e_i . mu with the log unigram probabilities; mu is the mean
+    embedding."""
     return pearson(embeddings_VD @ embeddings_VD.mean(axis=0), log_probability_V)
 
 
 def log_unigram_probability(unigram_counts: NDArray[np.integer], n_rows: int) -> Array:
-    """Return the natural logarithm of p + 1e-10 for ``n_rows`` tokens; rows beyond the counts have p = 0."""
+    """Return the natural logarithm of p + 1e-10 for ``n_rows`` tokens; rows beyond the counts have
+    p = 0."""
     counts = np.asarray(unigram_counts, dtype=np.float64)
     if counts.ndim != 1 or len(counts) > n_rows or not np.all(counts >= 0) or counts.sum() == 0:
         raise ValueError(
-            f"unigram_counts: shape {counts.shape}, sum {counts.sum():g}; "
-            f"give at most {n_rows} counts (the rows of the embedding matrix), none negative and not all zero"
+            f"unigram_counts: shape {counts.shape}, sum {counts.sum():g}; give at most {n_rows}"
+            " counts (the rows of the embedding matrix), none negative and not all zero"
         )
     probability_V = np.zeros(n_rows)
     probability_V[: len(counts)] = counts / counts.sum()

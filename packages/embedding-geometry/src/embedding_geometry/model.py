@@ -51,7 +51,8 @@ def nothing_known(folder: Path) -> Known:  # noqa: ARG001 - in the place of a fu
 
 @dataclass
 class Measured:
-    """The numbers of a model, the reasons for what is missing, and the similarities of its word pairs by set."""
+    """The numbers of a model, the reasons for what is missing, and the similarities of its word
+    pairs by set."""
 
     model: str
     matrices: Matrices
@@ -61,11 +62,15 @@ class Measured:
     undefined: list[str] = field(default_factory=list)
     detail: dict[str, Any] = field(default_factory=dict)
     """Shape, spectrum and norm-frequency curve of each matrix."""
-    pairs: dict[str, tuple[TokenPairs, dict[str, NDArray[np.float64]]]] = field(default_factory=dict)
+    pairs: dict[str, tuple[TokenPairs, dict[str, NDArray[np.float64]]]] = field(
+        default_factory=dict
+    )
 
     def value(self, task: str, metric: str) -> float | None:
         """Return a number, None if it was not measured."""
-        found = (row["value"] for row in self.results if (row["task"], row["metric"]) == (task, metric))
+        found = (
+            row["value"] for row in self.results if (row["task"], row["metric"]) == (task, metric)
+        )
         return next(found, None)
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +80,10 @@ class Measured:
             "model": self.model,
             "architecture": self.matrices.architecture,
             "tied": self.matrices.tied,
-            "tensors": {EMBEDDINGS: self.matrices.embeddings.name} | ({} if head is None else {HEAD: head.name}),
+            "tensors": (
+                {EMBEDDINGS: self.matrices.embeddings.name}
+                | ({} if head is None else {HEAD: head.name})
+            ),
             "n_vocab": self.n_vocab,
             "results": self.results,
             "undefined": self.undefined,
@@ -90,16 +98,21 @@ def measure_model(
     given: Path | None = None,
     known_of: Callable[[Path], Known] = nothing_known,
 ) -> Measured:
-    """Measure the model of a folder or of the hub, or a matrix of NumPy, whose tokenizer can be ``given``.
+    """Measure the model of a folder or of the hub, or a matrix of NumPy, whose tokenizer can be
+    ``given``.
 
-    How often each token occurs is counted in ``text``. ``known_of`` is given the folder of the model and returns what
-    else is known of it: its counts are taken without a text, and its list of word pairs if no ``lists`` were given by
-    the user. Without counts, what needs them is left out. No more than one matrix is in memory. ``ValueError`` with the
-    name of what cannot be measured.
+    How often each token occurs is counted in ``text``. ``known_of`` is given the folder of the
+    model and returns what else is known of it: its counts are taken without a text, and its list of
+    word pairs if no ``lists`` were given by the user. Without counts, what needs them is left out.
+    No more than one matrix is in memory. ``ValueError`` with the name of what cannot be measured.
     """
     if name.endswith(NUMPY_ENDING):
         matrices = Matrices("a matrix alone", NumpyMatrix(Path(name)), None, tied=None)
-        place = None if given is None else Place(str(given), given if given.is_dir() else given.parent, None)
+        place = (
+            None
+            if given is None
+            else Place(str(given), given if given.is_dir() else given.parent, None)
+        )
         file, known = _TOKENIZER if given is None or given.is_dir() else given.name, Known()
     else:
         place = open_place(name)
@@ -109,11 +122,16 @@ def measure_model(
     if text and tokenizer is not None and n_vocab is not None:
         counts, n_unknown = count_tokens(text, tokenizer, n_vocab)
         if n_unknown:
-            reasons.append(f"--text: {n_unknown} words that the tokenizer does not know are left out of the counts")
+            reasons.append(
+                f"--text: {n_unknown} words that the tokenizer does not know are left out of the"
+                " counts"
+            )
     elif known.counts is not None:
         counts = np.load(known.counts)
     if counts is None:
-        reasons.append("rho, the curve and the rows of seen tokens: no counts of tokens; give --text")
+        reasons.append(
+            "rho, the curve and the rows of seen tokens: no counts of tokens; give --text"
+        )
     if known.word_list is not None and not lists.are_given:
         lists = read_word_lists(known.word_list)
     found = Measured(name, matrices, n_vocab)
@@ -126,7 +144,9 @@ def measure_model(
     elif matrices.tied is False:
         reasons.append(f"{HEAD}: the checkpoint has no output matrix")
     found.results = [row for part in parts for row in part.results]
-    found.results += variant_rows(matrices.embeddings.read, [pairs for pairs, _ in found.pairs.values()], "both_signs")
+    found.results += variant_rows(
+        matrices.embeddings.read, [pairs for pairs, _ in found.pairs.values()], "both_signs"
+    )
     found.results += similarity_rows
     undefined = [reason for part in parts for reason in part.undefined]
     found.undefined = reasons + undefined + similarity_reasons
@@ -149,8 +169,11 @@ def _word_similarity(
     return rows, lists.missing + reasons
 
 
-def _tokenizer(place: Place | None, file: str, n_rows: int) -> tuple["Tokenizer | None", int | None, list[str]]:
-    """Return the tokenizer of a model and its number of tokens, or the reason why there is none that fits."""
+def _tokenizer(
+    place: Place | None, file: str, n_rows: int
+) -> tuple["Tokenizer | None", int | None, list[str]]:
+    """Return the tokenizer of a model and its number of tokens, or the reason why there is none
+    that fits."""
     if place is None:
         return None, None, ["word similarity: a matrix alone has no tokenizer; give --tokenizer"]
     try:
@@ -161,16 +184,30 @@ def _tokenizer(place: Place | None, file: str, n_rows: int) -> tuple["Tokenizer 
         return None, None, [f"word similarity: {problem}"]
     n_vocab = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
     if n_vocab > n_rows:
-        return None, None, [f"word similarity: the tokenizer has {n_vocab} tokens, the embedding only {n_rows} rows"]
+        return (
+            None,
+            None,
+            [
+                f"word similarity: the tokenizer has {n_vocab} tokens, the embedding only {n_rows}"
+                " rows"
+            ],
+        )
     return tokenizer, n_vocab, []
 
 
 def _converted(place: Place) -> "Tokenizer":
-    """Return the tokenizer of a model that has older files than ``tokenizer.json``; ``ValueError`` without any."""
+    """Return the tokenizer of a model that has older files than ``tokenizer.json``; ``ValueError``
+    without any."""
     # Without files, transformers returns a tokenizer of nothing and no error.
-    if not any(place.local(file.name) for pattern in _OLDER_TOKENIZERS for file in place.folder.glob(pattern)):
+    if not any(
+        place.local(file.name)
+        for pattern in _OLDER_TOKENIZERS
+        for file in place.folder.glob(pattern)
+    ):
         raise ValueError("there is none")
     from transformers import AutoTokenizer
 
-    loaded = AutoTokenizer.from_pretrained(place.folder, trust_remote_code=False, local_files_only=True)
+    loaded = AutoTokenizer.from_pretrained(
+        place.folder, trust_remote_code=False, local_files_only=True
+    )
     return whole_text(loaded.backend_tokenizer)

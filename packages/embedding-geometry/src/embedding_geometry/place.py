@@ -1,4 +1,5 @@
-"""Finds the files of a model: in a folder, or on the Hugging Face hub, of whose weights only asked bytes are read."""
+"""Finds the files of a model: in a folder, or on the Hugging Face hub, of whose weights only asked
+bytes are read."""
 
 import sys
 import tempfile
@@ -9,10 +10,19 @@ from pathlib import Path, PurePosixPath
 
 from embedding_geometry.transport import bounded
 
-_SMALL = ("config.json", "*.index.json", "tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
+_SMALL = (
+    "config.json",
+    "*.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+)
 """The files of a model that say what it is, and those of its tokenizer."""
 _SMALL_BYTES = 2**28
-"""The largest of these files on the hub; the largest vocabularies that are in use take an eighth of this."""
+"""The largest of these files on the hub; the largest vocabularies that are in use take an eighth of
+this."""
 _SAID_BYTES = 10**7
 _MINUTES = 5.0
 """How long an answer of the hub may stall in all."""
@@ -51,7 +61,8 @@ class HubFile:
         return self.path
 
     def read(self, start: int, length: int) -> bytes:
-        """Return ``length`` bytes from ``start`` on; ``ValueError`` if the hub gives other ones or none."""
+        """Return ``length`` bytes from ``start`` on; ``ValueError`` if the hub gives other ones or
+        none."""
         if (start, length) in self._read:
             self._kept.seek(self._read[start, length])
             return self._kept.read(length)
@@ -60,11 +71,17 @@ class HubFile:
         if length > _SAID_BYTES:
             said = f"{self.path}: reading {length / 1e6:.0f} MB of {self.size / 1e6:.0f} MB"
             print(said, file=sys.stderr, flush=True)
-        with _hub(self.path, length), HfFileSystem().open(self.path, "rb", cache_type="none") as stream:
+        with (
+            _hub(self.path, length),
+            HfFileSystem().open(self.path, "rb", cache_type="none") as stream,
+        ):
             stream.seek(start)
             content: bytes = stream.read(length)
         if len(content) != length:
-            raise ValueError(f"{self.path}: the hub sends {len(content):,} bytes where {length:,} are asked; try later")
+            raise ValueError(
+                f"{self.path}: the hub sends {len(content):,} bytes where {length:,} are asked; try"
+                " later"
+            )
         self._read[start, length] = self._kept.seek(0, 2)
         self._kept.write(content)
         return content
@@ -87,13 +104,19 @@ class Place:
     def local(self, file: str) -> Path | None:
         """Return the path of a file in the folder, None if there is none.
 
-        ``ValueError`` for a name or a link that leads out of the folder: the file would be none of the model's.
+        ``ValueError`` for a name or a link that leads out of the folder: the file would be none of
+        the model's.
         """
         name = PurePosixPath(file)
         path = self.folder / name
-        if name.is_absolute() or ".." in name.parts or not path.resolve().is_relative_to(self._home()):
+        if (
+            name.is_absolute()
+            or ".." in name.parts
+            or not path.resolve().is_relative_to(self._home())
+        ):
             raise ValueError(
-                f"{self.name}: {file!r} leads out of the folder of the model; put the file into the folder"
+                f"{self.name}: {file!r} leads out of the folder of the model; put the file into the"
+                " folder"
             )
         return path if path.is_file() else None
 
@@ -103,7 +126,8 @@ class Place:
         return real.parents[2] if real.parent.name == "snapshots" else real
 
     def weights(self, file: str) -> File | None:
-        """Return a file of weights, None if there is none; of one on the hub nothing is downloaded yet."""
+        """Return a file of weights, None if there is none; of one on the hub nothing is downloaded
+        yet."""
         if (path := self.local(file)) is not None:
             return LocalFile(path)
         if self.repository is None:
@@ -121,31 +145,40 @@ class Place:
 def open_place(name: str) -> Place:
     """Return the place of a model: a folder, or ``ORG/NAME`` or ``ORG/NAME@REVISION`` on the hub.
 
-    Of a model on the hub the small files are downloaded into the hub's cache. ``ValueError`` if there is no such model.
+    Of a model on the hub the small files are downloaded into the hub's cache. ``ValueError`` if
+    there is no such model.
     """
     folder = Path(name)
     if folder.is_dir():
         return Place(name, folder, None)
     repository, _, revision = name.partition("@")
     if folder.exists() or folder.is_absolute() or name.startswith(".") or repository.count("/") > 1:
-        raise ValueError(f"{name}: no such folder; give the folder of a model, or a name of the Hugging Face hub")
+        raise ValueError(
+            f"{name}: no such folder; give the folder of a model, or a name of the Hugging Face hub"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     with _hub(name, _SMALL_BYTES):
-        downloaded = Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(_SMALL)))
+        downloaded = Path(
+            snapshot_download(repository, revision=revision or None, allow_patterns=list(_SMALL))
+        )
     return Place(name, downloaded, f"{repository}@{downloaded.name}")
 
 
 @contextmanager
 def _hub(name: str, most_bytes: int = 0) -> Iterator[None]:
-    """Bound what the hub may send meanwhile, and say in one sentence why something is not to be had from it."""
+    """Bound what the hub may send meanwhile, and say in one sentence why something is not to be had
+    from it."""
     try:
         with bounded(_MINUTES, most_bytes):
             yield
-    except Exception as error:  # errors without a network, of HTTP, of answers, and of names that cannot be
+    except (
+        Exception
+    ) as error:  # errors without a network, of HTTP, of answers, and of names that cannot be
         raise ValueError(
-            f"{name}: no folder of this name, and not to be had from the Hugging Face hub ({type(error).__name__}: "
-            f"{error}); correct the name, connect this machine, or set HF_TOKEN if the model's terms must be accepted"
+            f"{name}: no folder of this name, and not to be had from the Hugging Face hub"
+            f" ({type(error).__name__}: {error}); correct the name, connect this machine, or set"
+            " HF_TOKEN if the model's terms must be accepted"
         ) from None

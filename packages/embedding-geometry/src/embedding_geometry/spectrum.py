@@ -1,9 +1,11 @@
-"""The singular values of an embedding matrix, its principal directions, and the matrix without some of them.
+"""The singular values of an embedding matrix, its principal directions, and the matrix without some
+of them.
 
-Post-processing shows a metric without the effect of the mean shift. Its functions return a matrix (V, D) and leave
-theirs as it is, unless ``out`` is that matrix itself.
+Post-processing shows a metric without the effect of the mean shift. Its functions return a matrix
+(V, D) and leave theirs as it is, unless ``out`` is that matrix itself.
 
-V: rows    D: width    K: singular values, min(V, D) of them, in descending order, or removed directions
+V: rows    D: width
+K: singular values, min(V, D) of them, in descending order, or removed directions
 """
 
 import math
@@ -26,14 +28,18 @@ def gram(embeddings_VD: Array) -> Array:
 
 
 def principal_components(embeddings_VD: Array, gram_DD: Array | None = None) -> tuple[Array, Array]:
-    """Return the singular values of a matrix (K,), descending, and its principal directions (D, D), ascending.
+    """Return the singular values of a matrix (K,), descending, and its principal directions (D, D),
+    ascending.
 
-    The directions are the unit eigenvectors of E^T E as columns, by ascending eigenvalue; their signs are arbitrary.
-    Small singular values are computed as ‖E c‖ for their direction c, since the root of the eigenvalue loses half the
-    digits. All numbers are NaN if E^T E is not finite. ``gram_DD`` is E^T E, if it is known.
+    The directions are the unit eigenvectors of E^T E as columns, by ascending eigenvalue; their
+    signs are arbitrary. Small singular values are computed as ‖E c‖ for their direction c, since
+    the root of the eigenvalue loses half the digits. All numbers are NaN if E^T E is not finite.
+    ``gram_DD`` is E^T E, if it is known.
     """
     n_rows, width = embeddings_VD.shape
-    eigenvalues_D, directions_DD = _eigenvectors(gram(embeddings_VD) if gram_DD is None else gram_DD)
+    eigenvalues_D, directions_DD = _eigenvectors(
+        gram(embeddings_VD) if gram_DD is None else gram_DD
+    )
     singular_D = np.sqrt(np.maximum(eigenvalues_D, 0.0))
     n_small = int(np.searchsorted(singular_D, _ACCURATE * singular_D[-1], side="right"))
     if n_small > 0 and not math.isnan(singular_D[-1]):
@@ -47,7 +53,8 @@ def principal_directions(embeddings_VD: Array, gram_DD: Array | None = None) -> 
 
 
 def _eigenvectors(gram_DD: Array) -> tuple[Array, Array]:
-    """Return the eigenvalues (D,) of E^T E, ascending, and its eigenvectors as columns; NaN if it is not finite."""
+    """Return the eigenvalues (D,) of E^T E, ascending, and its eigenvectors as columns; NaN if it
+    is not finite."""
     if not np.all(np.isfinite(gram_DD)):
         return np.full(len(gram_DD), math.nan), np.full_like(gram_DD, math.nan)
     eigenvalues_D, directions_DD = np.linalg.eigh(gram_DD)
@@ -55,9 +62,11 @@ def _eigenvectors(gram_DD: Array) -> tuple[Array, Array]:
 
 
 def kappa(embeddings_VD: Array, directions_DD: Array | None = None) -> float:
-    """Return 100 times the smallest over the largest of the min(V, D) singular values; NaN if all are zero.
+    """Return 100 times the smallest over the largest of the min(V, D) singular values; NaN if all
+    are zero.
 
-    A singular value is computed as ‖E c‖ for its direction c, since the root of the eigenvalue loses half the digits.
+    A singular value is computed as ‖E c‖ for its direction c, since the root of the eigenvalue
+    loses half the digits.
     """
     directions_DD = principal_directions(embeddings_VD) if directions_DD is None else directions_DD
     n_rows, width = embeddings_VD.shape
@@ -79,7 +88,8 @@ def effective_rank(singular_values_K: Array) -> float:
 
 
 def participation_ratio(singular_values_K: Array) -> float:
-    """Return (sum s^2)^2 / sum s^4 of the singular values s, in 1..K: how many directions share the squared norm.
+    """Return (sum s^2)^2 / sum s^4 of the singular values s, in 1..K: how many directions share the
+    squared norm.
 
     It is NaN if all singular values are zero.
     """
@@ -97,7 +107,8 @@ def subtract_mean(embeddings_VD: Array, out: Array | None = None) -> Array:
 
 
 def subtract_scaled_mean(embeddings_VD: Array, out: Array | None = None) -> Array:
-    """Return e - ‖e‖ m, where m is the mean of the embeddings' directions e / ‖e‖ (Bis et al. 2021).
+    """Return e - ‖e‖ m, where m is the mean of the embeddings' directions e / ‖e‖ (Bis et al.
+    2021).
 
     A row of zeros has no direction: it stays, and is not part of the mean.
     """
@@ -107,19 +118,28 @@ def subtract_scaled_mean(embeddings_VD: Array, out: Array | None = None) -> Arra
     changed_VD = np.empty_like(embeddings_VD) if out is None else out
     for start in range(0, len(embeddings_VD), _ROWS):
         rows = slice(start, start + _ROWS)
-        np.subtract(embeddings_VD[rows], np.outer(lengths_V[rows], mean_direction_D), out=changed_VD[rows])
+        np.subtract(
+            embeddings_VD[rows], np.outer(lengths_V[rows], mean_direction_D), out=changed_VD[rows]
+        )
     return changed_VD
 
 
-def remove_directions(embeddings_VD: Array, directions_DK: Array, out: Array | None = None) -> Array:
+def remove_directions(
+    embeddings_VD: Array, directions_DK: Array, out: Array | None = None
+) -> Array:
     """Return the embeddings without their components along orthonormal directions."""
     changed_VD = np.empty_like(embeddings_VD) if out is None else out
     for start in range(0, len(embeddings_VD), _ROWS):
         rows_RD = embeddings_VD[start : start + _ROWS]
-        np.subtract(rows_RD, (rows_RD @ directions_DK) @ directions_DK.T, out=changed_VD[start : start + _ROWS])
+        np.subtract(
+            rows_RD,
+            (rows_RD @ directions_DK) @ directions_DK.T,
+            out=changed_VD[start : start + _ROWS],
+        )
     return changed_VD
 
 
 def top_directions(width: int) -> int:
-    """Return the number of directions that all-but-the-top removes: D/100 (Mu & Viswanath 2018), but at least 1."""
+    """Return the number of directions that all-but-the-top removes: D/100 (Mu & Viswanath 2018),
+    but at least 1."""
     return max(1, width // 100)

@@ -1,4 +1,5 @@
-"""Reads single matrices from files of safetensors and of NumPy, in float64, and checks what the files say of them.
+"""Reads single matrices from files of safetensors and of NumPy, in float64, and checks what the
+files say of them.
 
 V: rows of a matrix    D: width
 """
@@ -52,8 +53,8 @@ class StoredMatrix:
         """Yield the matrix a few rows at a time; ``ValueError`` if it is not stored as floats."""
         if self.dtype not in _FLOATS:
             raise ValueError(
-                f"{self.file}: {self.name} is stored as {self.dtype}, not one of {', '.join(_FLOATS)}; "
-                "give a checkpoint that is not quantized"
+                f"{self.file}: {self.name} is stored as {self.dtype}, not one of"
+                f" {', '.join(_FLOATS)}; give a checkpoint that is not quantized"
             )
         n_rows, width = self.shape
         dtype = np.dtype(_FLOATS[self.dtype])
@@ -68,7 +69,8 @@ class StoredMatrix:
             yield values.astype(np.float64).reshape(n_read, width)
 
     def read(self) -> NDArray[np.float64]:
-        """Return the matrix (V, D); ``ValueError`` if it has no floats, or a value that is not finite."""
+        """Return the matrix (V, D); ``ValueError`` if it has no floats, or a value that is not
+        finite."""
         _check_memory(str(self.file), self.name, self.shape)
         matrix_VD = np.empty(self.shape)
         first = 0
@@ -82,22 +84,27 @@ class StoredMatrix:
         """Tell whether two matrices have the same values."""
         if self.shape != other.shape:
             return False
-        return all(np.array_equal(one, two) for one, two in zip(self.blocks(), other.blocks(), strict=True))
+        return all(
+            np.array_equal(one, two) for one, two in zip(self.blocks(), other.blocks(), strict=True)
+        )
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """The input and the output matrix of a model; ``head`` is None if it is tied, or not in the checkpoint."""
+    """The input and the output matrix of a model; ``head`` is None if it is tied, or not in the
+    checkpoint."""
 
     architecture: str
     embeddings: Matrix
     head: Matrix | None
     tied: bool | None
-    """None for a matrix without a model, and for a model without transformers whose files do not say it."""
+    """None for a matrix without a model, and for a model without transformers whose files do not
+    say it."""
 
 
 def tensors_in(file: File) -> dict[str, StoredMatrix]:
-    """Return the tensors of a file of safetensors by name; ``ValueError`` for a file that is damaged or cut off.
+    """Return the tensors of a file of safetensors by name; ``ValueError`` for a file that is
+    damaged or cut off.
 
     The format: https://huggingface.co/docs/safetensors/index#format.
     """
@@ -117,7 +124,9 @@ def _damaged(file: File, reason: object) -> ValueError:
     return ValueError(f"{file}: not a whole file of safetensors ({reason}); fetch it again")
 
 
-def _tensors(file: File, header: dict[str, Any], data: int, size: int) -> Iterator[tuple[str, StoredMatrix]]:
+def _tensors(
+    file: File, header: dict[str, Any], data: int, size: int
+) -> Iterator[tuple[str, StoredMatrix]]:
     """Yield the tensors of a header whose data begin at the byte ``data`` of the file."""
     header.pop("__metadata__", None)
     end = 0
@@ -126,7 +135,10 @@ def _tensors(file: File, header: dict[str, Any], data: int, size: int) -> Iterat
         dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
         if start != end or stop < start or not all(isinstance(n, int) and n >= 0 for n in shape):
             raise ValueError(f"the place of {name} is not behind the tensor before it")
-        if dtype in _FLOATS and stop - start != math.prod(shape) * np.dtype(_FLOATS[dtype]).itemsize:
+        if (
+            dtype in _FLOATS
+            and stop - start != math.prod(shape) * np.dtype(_FLOATS[dtype]).itemsize
+        ):
             raise ValueError(f"{name} has {stop - start:,} bytes, which is not {shape} of {dtype}")
         end = stop
         yield name, StoredMatrix(file, name, dtype, shape, data + start)
@@ -154,16 +166,19 @@ class NumpyMatrix:
         try:
             mapped: NDArray[Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
-            raise ValueError(f"{self.path}: not a whole file of numpy.save ({error}); write it again") from None
+            raise ValueError(
+                f"{self.path}: not a whole file of numpy.save ({error}); write it again"
+            ) from None
         if mapped.ndim != 2 or mapped.dtype.kind != "f" or not mapped.size:
             raise ValueError(
-                f"{self.path}: has the shape {mapped.shape} and the type {mapped.dtype}; give a matrix of floats, with "
-                "a row for each token"
+                f"{self.path}: has the shape {mapped.shape} and the type {mapped.dtype}; give a"
+                " matrix of floats, with a row for each token"
             )
         return mapped
 
     def read(self) -> NDArray[np.float64]:
-        """Return the matrix (V, D); ``ValueError`` if it is none of floats, or has a value that is not finite."""
+        """Return the matrix (V, D); ``ValueError`` if it is none of floats, or has a value that is
+        not finite."""
         mapped = self._mapped()
         _check_memory(str(self.path), "the matrix", mapped.shape)
         matrix_VD = np.array(mapped, dtype=np.float64, order="C")
@@ -177,12 +192,15 @@ def _check_memory(file: str, name: str, shape: tuple[int, ...]) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise ValueError(
-            f"{file}: {name} of the shape {shape} takes {needed / 1e9:,.0f} GB in float64, and this machine has "
-            f"{there / 1e9:,.0f} GB of memory; measure it on a larger one"
+            f"{file}: {name} of the shape {shape} takes {needed / 1e9:,.0f} GB in float64, and this"
+            f" machine has {there / 1e9:,.0f} GB of memory; measure it on a larger one"
         )
 
 
 def _check_finite(file: str, name: str, matrix_VD: NDArray[np.float64]) -> None:
     finite_V = np.isfinite(matrix_VD).all(axis=1)
     if not finite_V.all():
-        raise ValueError(f"{file}: {name} has a value that is not finite, first in row {int(np.argmin(finite_V))}")
+        raise ValueError(
+            f"{file}: {name} has a value that is not finite, first in row"
+            f" {int(np.argmin(finite_V))}"
+        )

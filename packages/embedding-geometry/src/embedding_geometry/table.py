@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 
 def align(table: Sequence[Sequence[str]], n_left: int = 2) -> list[str]:
-    """Return the lines of a table, its first ``n_left`` columns to the left and the others to the right."""
+    """Return the lines of a table, its first ``n_left`` columns to the left and the others to the
+    right."""
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     return [
         "  ".join(

@@ -15,15 +15,16 @@ _BLOCK_CHARACTERS = 2**20
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
-    """Read anybody's ``tokenizer.json`` as :func:`whole_text` leaves it; ``ValueError`` if it cannot be read."""
+    """Read anybody's ``tokenizer.json`` as :func:`whole_text` leaves it; ``ValueError`` if it
+    cannot be read."""
     return _parsed(read_object(file), str(file))
 
 
 def whole_text(tokenizer: Tokenizer) -> Tokenizer:
     """Return a tokenizer that turns a text into all its tokens, and always into the same.
 
-    Tokenizers keep truncation, padding and a post-processor from their training, which would cut a text, or add tokens
-    to it. The dropout of a BPE draws another split of each text.
+    Tokenizers keep truncation, padding and a post-processor from their training, which would cut a
+    text, or add tokens to it. The dropout of a BPE draws another split of each text.
     """
     return _parsed(json.loads(tokenizer.to_str()), "the tokenizer")
 
@@ -38,11 +39,14 @@ def _parsed(values: dict[str, Any], name: str) -> Tokenizer:
         raise ValueError(f"{name}: the library 'tokenizers' cannot read it: {error}") from None
 
 
-def count_tokens(files: Sequence[Path], tokenizer: Tokenizer, n_vocab: int) -> tuple[NDArray[np.int64], int]:
-    """Return how often each token (n_vocab,) is in the text of files, and how many words have no token.
+def count_tokens(
+    files: Sequence[Path], tokenizer: Tokenizer, n_vocab: int
+) -> tuple[NDArray[np.int64], int]:
+    """Return how often each token (n_vocab,) is in the text of files, and how many words have no
+    token.
 
-    Files are read in blocks of whole lines. ``ValueError`` for a file that is not UTF-8 or cannot be split into tokens,
-    or if there are none.
+    Files are read in blocks of whole lines. ``ValueError`` for a file that is not UTF-8 or cannot
+    be split into tokens, or if there are none.
     """
     tokenizer = _with_unknown_words(tokenizer, n_vocab)
     counts = np.zeros(n_vocab + 1, dtype=np.int64)
@@ -50,21 +54,30 @@ def count_tokens(files: Sequence[Path], tokenizer: Tokenizer, n_vocab: int) -> t
         try:
             with file.open(encoding="utf-8-sig") as lines:
                 while block := lines.readlines(_BLOCK_CHARACTERS):
-                    for encoding in tokenizer.encode_batch_fast(["".join(block)], add_special_tokens=False):
-                        counts += np.bincount(np.array(encoding.ids, dtype=np.int64), minlength=n_vocab + 1)
+                    for encoding in tokenizer.encode_batch_fast(
+                        ["".join(block)], add_special_tokens=False
+                    ):
+                        counts += np.bincount(
+                            np.array(encoding.ids, dtype=np.int64), minlength=n_vocab + 1
+                        )
         except UnicodeDecodeError as error:
             raise ValueError(f"--text: {file} is not UTF-8 ({error})") from None
         except OSError:
             raise
         except Exception as error:  # the library raises bare Exceptions
-            raise ValueError(f"--text: {file} has what the model's tokenizer has no token for ({error})") from None
+            raise ValueError(
+                f"--text: {file} has what the model's tokenizer has no token for ({error})"
+            ) from None
     if not counts[:n_vocab].any():
-        raise ValueError(f"--text: no tokens of the model's tokenizer in {', '.join(map(str, files))}")
+        raise ValueError(
+            f"--text: no tokens of the model's tokenizer in {', '.join(map(str, files))}"
+        )
     return counts[:n_vocab], int(counts[n_vocab])
 
 
 def _with_unknown_words(tokenizer: Tokenizer, n_vocab: int) -> Tokenizer:
-    """Return a tokenizer of words that has the token ``n_vocab`` for unknown ones, which it would refuse."""
+    """Return a tokenizer of words that has the token ``n_vocab`` for unknown ones, which it would
+    refuse."""
     model = tokenizer.model
     vocab = tokenizer.get_vocab(with_added_tokens=False)
     if not isinstance(model, models.WordLevel) or model.unk_token in vocab:

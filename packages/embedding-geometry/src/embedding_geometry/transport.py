@@ -1,6 +1,8 @@
-"""Bounds what the Hugging Face hub and other servers may send, in time and size, and has them asked by https alone.
+"""Bounds what the Hugging Face hub and other servers may send, in time and size, and has them asked
+by https alone.
 
-All requests go through the client of ``huggingface_hub``, which is asked for one of its own class with these bounds.
+All requests go through the client of ``huggingface_hub``, which is asked for one of its own class
+with these bounds.
 """
 
 import contextvars
@@ -17,15 +19,18 @@ from urllib.parse import urlsplit
 ANSWER_BYTES = 2**25
 """Largest answer that is no file, such as a list of files, whose pages are answers of their own."""
 SPARE_ANSWERS = 4
-"""How often a file, or the largest answer, may be sent in one call: broken downloads begin again."""
+"""How often a file, or the largest answer, may be sent in one call: broken downloads begin
+again."""
 SLOWEST = 10_000
 """Bytes in a second; a server that sends less is waited for as long as one that sends nothing."""
 STALL_SECONDS = 60.0
-"""Least time that a call may stall in all, also where a study has no patience (``execution.hub_minutes``)."""
+"""Least time that a call may stall in all, also where a study has no patience
+(``execution.hub_minutes``)."""
 HEADER_SECONDS = 60.0
 """How long a server may take until the first byte of what it was asked for."""
 LONGEST_PAUSE_SECONDS = 300
-"""Longest pause that a server may ask for by Retry-After; the library would sleep as long as it says."""
+"""Longest pause that a server may ask for by Retry-After; the library would sleep as long as it
+says."""
 
 Result = TypeVar("Result")
 
@@ -41,14 +46,19 @@ class _Bounds:
     n_bytes: int = 0
 
     def take(self, n_bytes: int, url: str) -> None:
-        """Count bytes that have arrived; ``TimeoutError`` or ``ValueError`` if the call has taken too long or much."""
+        """Count bytes that have arrived; ``TimeoutError`` or ``ValueError`` if the call has taken
+        too long or much."""
         self.n_bytes += n_bytes
         seconds = max(60 * self.minutes, STALL_SECONDS)
         if time.monotonic() - self.started > seconds + self.n_bytes / SLOWEST:
-            raise TimeoutError(f"{url} has sent less than {SLOWEST:,} bytes a second for {seconds:g} seconds")
+            raise TimeoutError(
+                f"{url} has sent less than {SLOWEST:,} bytes a second for {seconds:g} seconds"
+            )
         largest = max(self.most_bytes, ANSWER_BYTES)
         if self.n_bytes > SPARE_ANSWERS * largest:
-            raise ValueError(f"{url} and those before it sent more than {SPARE_ANSWERS * largest:,} bytes")
+            raise ValueError(
+                f"{url} and those before it sent more than {SPARE_ANSWERS * largest:,} bytes"
+            )
 
 
 _bounds = _Bounds(30.0, 0)
@@ -56,12 +66,14 @@ _bounds = _Bounds(30.0, 0)
 
 @contextmanager
 def bounded(minutes: float, most_bytes: int = 0) -> Iterator[None]:
-    """Bound all answers meanwhile: in all they may stall for ``minutes``, and a file has at most ``most_bytes``.
+    """Bound all answers meanwhile: in all they may stall for ``minutes``, and a file has at most
+    ``most_bytes``.
 
-    ``TimeoutError`` for what takes longer, ``ValueError`` for what is larger. Other answers have at most
-    ``ANSWER_BYTES``.
+    ``TimeoutError`` for what takes longer, ``ValueError`` for what is larger. Other answers have at
+    most ``ANSWER_BYTES``.
     """
-    global _bounds  # threads of the library send requests too, so that no variable of a context reaches them
+    # threads of the library send requests too, so that no variable of a context reaches them
+    global _bounds
     _bound_hub()
     before, _bounds = _bounds, _Bounds(minutes, most_bytes)
     try:
@@ -77,8 +89,9 @@ def check_address(url: str, asked: str | None = None) -> None:
     """
     if urlsplit(url).scheme != "https" and not all(_is_here(each) for each in (url, asked or url)):
         raise ValueError(
-            f"{url.partition('?')[0]}: not https, so anybody on the way could send something else; use an address that "
-            "begins with https:// (HF_ENDPOINT may also name a server on this machine)"
+            f"{url.partition('?')[0]}: not https, so anybody on the way could send something else;"
+            " use an address that begins with https:// (HF_ENDPOINT may also name a server on this"
+            " machine)"
         )
 
 
@@ -104,7 +117,8 @@ def read_url(url: str, minutes: float, most_bytes: int) -> bytes:
 
 @cache
 def _bound_hub() -> None:
-    """Give the hub's library a client that keeps the bounds of :func:`bounded`; before its version 1 it takes none."""
+    """Give the hub's library a client that keeps the bounds of :func:`bounded`; before its version
+    1 it takes none."""
     try:
         from huggingface_hub import constants, get_session, set_client_factory
     except ImportError:
@@ -120,11 +134,18 @@ def _bound_hub() -> None:
             timeouts = request.extensions.get("timeout", {})
             # The library asks for lists and information without any timeout.
             request.extensions["timeout"] = {
-                name: constants.HF_HUB_DOWNLOAD_TIMEOUT if timeouts.get(name) is None else timeouts[name]
+                name: (
+                    constants.HF_HUB_DOWNLOAD_TIMEOUT
+                    if timeouts.get(name) is None
+                    else timeouts[name]
+                )
                 for name in ("connect", "read", "write", "pool")
             }
             _bounds.take(0, str(request.url))
-            answer = _in_time(lambda: super(BoundedClient, self).send(request, stream=True, **how), str(request.url))
+            answer = _in_time(
+                lambda: super(BoundedClient, self).send(request, stream=True, **how),
+                str(request.url),
+            )
             if not stream:
                 try:
                     answer.read()
@@ -146,7 +167,8 @@ def _bound_hub() -> None:
 
 
 def _bound_answer(answer: Any) -> None:
-    """Have an answer, as it comes and as it is unpacked, count against the bounds; called before its body is read."""
+    """Have an answer, as it comes and as it is unpacked, count against the bounds; called before
+    its body is read."""
     from huggingface_hub import constants
 
     url = str(answer.request.url)
@@ -173,14 +195,18 @@ def _bound_answer(answer: Any) -> None:
             yield chunk
 
     base = next(kind for kind in type(packed).__mro__ if kind.__name__ == "SyncByteStream")
-    answer.stream = type("BoundedStream", (base,), {"__iter__": arriving, "close": lambda _: packed.close()})()
+    answer.stream = type(
+        "BoundedStream", (base,), {"__iter__": arriving, "close": lambda _: packed.close()}
+    )()
     answer.iter_bytes = unpacking
 
 
 def _in_time(call: Callable[[], Result], url: str) -> Result:
-    """Return what ``call`` returns; ``TimeoutError`` if it takes too long, when its thread is left alone.
+    """Return what ``call`` returns; ``TimeoutError`` if it takes too long, when its thread is left
+    alone.
 
-    The client bounds each read of a socket only, and a server can send the lines before an answer byte by byte.
+    The client bounds each read of a socket only, and a server can send the lines before an answer
+    byte by byte.
     """
     done: list[Result] = []
     failed: list[BaseException] = []

@@ -43,8 +43,9 @@ PAPER_LISTS = (
 def recognised_set(path: Path) -> WordList:
     """Return how a list of word pairs is to be read, from its lines, as its authors publish it.
 
-    The words stand in the first two columns, and the rating in the first column of numbers behind them. Parts of speech
-    such as ``-n`` are cut if each word has one. ``ValueError`` if the file is not there or not UTF-8.
+    The words stand in the first two columns, and the rating in the first column of numbers behind
+    them. Parts of speech such as ``-n`` are cut if each word has one. ``ValueError`` if the file is
+    not there or not UTF-8.
     """
     rows = [line.split() for line in _lines(path, path.stem)]
     ratings = [place for row in rows for place in range(2, len(row)) if _is_number(row[place])]
@@ -64,12 +65,15 @@ def _name_from(stem: str) -> str:
 
 
 def read_pairs(path: Path, spec: WordList) -> list[Pair]:
-    """Read a set: one pair per line, columns separated by tabs or spaces; a header and empty lines are skipped.
+    """Read a set: one pair per line, columns separated by tabs or spaces; a header and empty lines
+    are skipped.
 
-    A header is a first line without any number. ``ValueError`` with file and line for a missing file, too few columns
-    or a rating that is not a finite number.
+    A header is a first line without any number. ``ValueError`` with file and line for a missing
+    file, too few columns or a rating that is not a finite number.
     """
-    lines = [(number, line) for number, line in enumerate(_lines(path, spec.name), 1) if line.strip()]
+    lines = [
+        (number, line) for number, line in enumerate(_lines(path, spec.name), 1) if line.strip()
+    ]
     if lines and len(header := lines[0][1].split()) > max(spec.columns) and _is_header(header):
         del lines[0]
     pairs = [_pair(line, f"{path}:{number}", spec) for number, line in lines]
@@ -79,17 +83,20 @@ def read_pairs(path: Path, spec: WordList) -> list[Pair]:
 
 
 def _lines(path: Path, name: str) -> list[str]:
-    """Return the lines of a set's file; ``ValueError`` with the set's name if there is none, or not of UTF-8."""
+    """Return the lines of a set's file; ``ValueError`` with the set's name if there is none, or not
+    of UTF-8."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         raise ValueError(
-            f"word-similarity set {name!r}: file {path} does not exist; put it there, or give another path"
+            f"word-similarity set {name!r}: file {path} does not exist; put it there, or give"
+            " another path"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", error)
         raise ValueError(
-            f"word-similarity set {name!r}: file {path} cannot be read as UTF-8 ({reason}); give a text file"
+            f"word-similarity set {name!r}: file {path} cannot be read as UTF-8 ({reason}); give a"
+            " text file"
         ) from None
 
 
@@ -109,13 +116,15 @@ def _pair(line: str, place: str, spec: WordList) -> Pair:
     fields = line.split()
     if len(fields) <= max(spec.columns):
         raise ValueError(
-            f"{place}: {len(fields)} columns, {spec.name!r} needs {max(spec.columns) + 1}: {line.strip()!r}"
+            f"{place}: {len(fields)} columns, {spec.name!r} needs {max(spec.columns) + 1}:"
+            f" {line.strip()!r}"
         )
     word1, word2, rating = (fields[column] for column in spec.columns)
     value = float(rating) if _is_number(rating) else math.nan
     if not math.isfinite(value):
         raise ValueError(
-            f"{place}: rating {rating!r} is not a number; correct the line, or the columns of the set {spec.name!r}"
+            f"{place}: rating {rating!r} is not a number; correct the line, or the columns of the"
+            f" set {spec.name!r}"
         )
     if spec.strip_pos:
         word1, word2 = (_PART_OF_SPEECH.sub("", word) for word in (word1, word2))
@@ -129,14 +138,15 @@ class WordLists:
     sets: dict[str, list[Pair]]
     missing: list[str]
     are_given: bool = False
-    """Whether the user has said which; else the list of the generated language is taken for a cell trained on it."""
+    """Whether the user has said which; else the list of the generated language is taken for a cell
+    trained on it."""
 
 
 def read_word_lists(path: Path | None, default: Path | None = None) -> WordLists:
     """Read a list, or the paper's lists in a folder; without a ``path`` those in ``default``.
 
-    Lists that are not there are named in ``missing``. Without a path and a default there are none. ``ValueError`` for a
-    path that does not exist, or a damaged list.
+    Lists that are not there are named in ``missing``. Without a path and a default there are none.
+    ``ValueError`` for a path that does not exist, or a damaged list.
     """
     if path is not None and path.is_file():
         spec = recognised_set(path)
@@ -145,7 +155,10 @@ def read_word_lists(path: Path | None, default: Path | None = None) -> WordLists
     if folder is None:
         return WordLists({}, ["word similarity: no lists of word pairs; give --word-similarity"])
     if path is not None and not path.is_dir():
-        raise ValueError(f"--word-similarity: {path} does not exist; give a list or a folder with the paper's lists")
+        raise ValueError(
+            f"--word-similarity: {path} does not exist; give a list or a folder with the paper's"
+            " lists"
+        )
     found = [spec for spec in PAPER_LISTS if (folder / spec.file).is_file()]
     there = {spec.name: read_pairs(folder / spec.file, spec) for spec in found}
     absent = ", ".join(spec.file for spec in PAPER_LISTS if spec.name not in there)

@@ -1,6 +1,8 @@
-"""Measures how embeddings agree with human ratings of word pairs, whose words are single tokens or several pieces.
+"""Measures how embeddings agree with human ratings of word pairs, whose words are single tokens or
+several pieces.
 
-V: rows of the embedding matrix    D: width    P: kept pairs    W: words    S: pieces of all words    B: resamples
+V: rows of the embedding matrix    D: width    P: kept pairs    W: words    S: pieces of all words
+B: resamples
 """
 
 import json
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 
 _SPACE_MARKS = ("Ġ", "▁", " ")
-"""Beginnings of a token that stands for a space and a word, in byte-level and in SentencePiece vocabularies."""
+"""Beginnings of a token that stands for a space and a word, in byte-level and in SentencePiece
+vocabularies."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,9 @@ def single_token_pairs(
 ) -> TokenPairs:
     """Keep the pairs whose two words are single tokens.
 
-    With ``leading_space`` subword tokenizers are given the word behind a space, as it stands in running text: without
-    it GPT-2 keeps 641 of the 2,486 pairs of MEN. A ``word_level`` vocabulary is asked for the word itself.
+    With ``leading_space`` subword tokenizers are given the word behind a space, as it stands in
+    running text: without it GPT-2 keeps 641 of the 2,486 pairs of MEN. A ``word_level`` vocabulary
+    is asked for the word itself.
     """
     pieces = _pieces(pairs, tokenizer, word_level, leading_space)
     return _token_pairs(name, pairs, {word: ids for word, ids in pieces.items() if len(ids) == 1})
@@ -76,7 +80,8 @@ def single_token_pairs(
 def subword_pairs(
     name: str, pairs: Sequence[Pair], tokenizer: "Tokenizer", word_level: bool, leading_space: bool
 ) -> TokenPairs:
-    """Keep the pairs whose two words are made of tokens at all, so that a byte-level tokenizer keeps all.
+    """Keep the pairs whose two words are made of tokens at all, so that a byte-level tokenizer
+    keeps all.
 
     The arguments are those of :func:`single_token_pairs`.
     """
@@ -87,7 +92,8 @@ def subword_pairs(
 def _pieces(
     pairs: Sequence[Pair], tokenizer: "Tokenizer", word_level: bool, leading_space: bool
 ) -> dict[str, list[int]]:
-    """Return the tokens of each word, none of a word with a part that the vocabulary does not know."""
+    """Return the tokens of each word, none of a word with a part that the vocabulary does not
+    know."""
     words = sorted({word for pair in pairs for word in pair[:2]})
     if word_level:
         ids = {word: tokenizer.token_to_id(word) for word in words}
@@ -95,11 +101,14 @@ def _pieces(
     unknown = _unknown_id(tokenizer)
     space = " " if leading_space and not _adds_space(tokenizer) else ""
     encodings = tokenizer.encode_batch([space + word for word in words], add_special_tokens=False)
-    return {word: [] if unknown in e.ids else e.ids for word, e in zip(words, encodings, strict=True)}
+    return {
+        word: [] if unknown in e.ids else e.ids for word, e in zip(words, encodings, strict=True)
+    }
 
 
 def _unknown_id(tokenizer: "Tokenizer") -> int | None:
-    """Return the token that stands for all text that the vocabulary does not know; byte-level ones have none."""
+    """Return the token that stands for all text that the vocabulary does not know; byte-level ones
+    have none."""
     from tokenizers import models
 
     if isinstance(tokenizer.model, models.Unigram):  # it shows its unknown token only here
@@ -110,13 +119,16 @@ def _unknown_id(tokenizer: "Tokenizer") -> int | None:
 
 
 def _adds_space(tokenizer: "Tokenizer") -> bool:
-    """Tell whether the tokenizer itself puts a space before a text, as those of SentencePiece can do."""
+    """Tell whether the tokenizer itself puts a space before a text, as those of SentencePiece can
+    do."""
     tokens = tokenizer.encode("a", add_special_tokens=False).tokens
     return bool(tokens) and tokens[0].startswith(_SPACE_MARKS)
 
 
 def _token_pairs(name: str, pairs: Sequence[Pair], pieces: dict[str, list[int]]) -> TokenPairs:
-    places = [place for place, pair in enumerate(pairs) if pair.word1 in pieces and pair.word2 in pieces]
+    places = [
+        place for place, pair in enumerate(pairs) if pair.word1 in pieces and pair.word2 in pieces
+    ]
     kept = [pairs[place] for place in places]
     used = sorted({word for pair in kept for word in pair[:2]})
     index = {word: number for number, word in enumerate(used)}
@@ -125,7 +137,9 @@ def _token_pairs(name: str, pairs: Sequence[Pair], pieces: dict[str, list[int]])
         name,
         np.array([token for word in used for token in pieces[word]], dtype=np.int64),
         np.cumsum([0, *lengths[:-1]], dtype=np.int64)[: len(used)],
-        np.array([[index[pair.word1], index[pair.word2]] for pair in kept], dtype=np.int64).reshape(-1, 2),
+        np.array([[index[pair.word1], index[pair.word2]] for pair in kept], dtype=np.int64).reshape(
+            -1, 2
+        ),
         np.array([pair.rating for pair in kept], dtype=np.float64),
         np.array(places, dtype=np.int64),
         len(pairs),
@@ -142,26 +156,37 @@ def word_vectors(embeddings_VD: NDArray[np.float64], pairs: TokenPairs) -> NDArr
     if not len(pairs.starts):
         return np.empty((0, embeddings_VD.shape[1]))
     n_pieces_W = np.diff([*pairs.starts, len(pairs.pieces)])
-    vectors_WD: NDArray[np.float64] = np.add.reduceat(embeddings_VD[pairs.pieces], pairs.starts, axis=0)
+    vectors_WD: NDArray[np.float64] = np.add.reduceat(
+        embeddings_VD[pairs.pieces], pairs.starts, axis=0
+    )
     return vectors_WD / n_pieces_W[:, None]
 
 
-def similarities(embeddings_VD: NDArray[np.float64], pairs: TokenPairs) -> dict[str, NDArray[np.float64]]:
+def similarities(
+    embeddings_VD: NDArray[np.float64], pairs: TokenPairs
+) -> dict[str, NDArray[np.float64]]:
     """Return cosine and dot product of each pair (P,); the cosine with a vector of zeros is NaN."""
     vectors_WD = word_vectors(embeddings_VD, pairs)
     left_PD, right_PD = vectors_WD[pairs.words[:, 0]], vectors_WD[pairs.words[:, 1]]
     dot_P = np.einsum("pd,pd->p", left_PD, right_PD)
     norms_P = np.linalg.norm(left_PD, axis=1) * np.linalg.norm(right_PD, axis=1)
-    return {COSINE: np.divide(dot_P, norms_P, out=np.full_like(dot_P, math.nan), where=norms_P > 0), DOT: dot_P}
+    return {
+        COSINE: np.divide(dot_P, norms_P, out=np.full_like(dot_P, math.nan), where=norms_P > 0),
+        DOT: dot_P,
+    }
 
 
 def set_correlations(embeddings_VD: NDArray[np.float64], pairs: TokenPairs) -> dict[str, float]:
-    """Return the correlations of a set by name; NaN with fewer than 3 pairs, a zero vector or no variance."""
+    """Return the correlations of a set by name; NaN with fewer than 3 pairs, a zero vector or no
+    variance."""
     return correlations_of(similarities(embeddings_VD, pairs), pairs.ratings)
 
 
-def correlations_of(found: dict[str, NDArray[np.float64]], ratings_P: NDArray[np.float64]) -> dict[str, float]:
-    """Return the correlations of similarities with ratings by name; see :func:`set_correlations`."""
+def correlations_of(
+    found: dict[str, NDArray[np.float64]], ratings_P: NDArray[np.float64]
+) -> dict[str, float]:
+    """Return the correlations of similarities with ratings by name; see
+    :func:`set_correlations`."""
     enough = len(ratings_P) >= MIN_PAIRS
     return {
         f"{name}_{kind}": correlation(values_P, ratings_P) if enough else math.nan
@@ -173,9 +198,11 @@ def correlations_of(found: dict[str, NDArray[np.float64]], ratings_P: NDArray[np
 def resampled_correlations(
     found: dict[str, NDArray[np.float64]], pairs: TokenPairs, correlations: dict[str, float]
 ) -> dict[str, NDArray[np.float64]]:
-    """Return each correlation in each resample of the pairs (B,), NaN where the correlation itself is.
+    """Return each correlation in each resample of the pairs (B,), NaN where the correlation itself
+    is.
 
-    The resamples depend on the set's name and number of pairs only, so those of two models are the same.
+    The resamples depend on the set's name and number of pairs only, so those of two models are the
+    same.
     """
     counts_BP = resamples(pairs.n_pairs, zlib.crc32(pairs.name.encode()))
     drawn = {}
@@ -189,7 +216,8 @@ def resampled_correlations(
 
 
 def r_bar(correlations: Sequence[float]) -> float:
-    """Return 100 times the unweighted mean of the sets' correlations; NaN if one of them is, or if there is none."""
+    """Return 100 times the unweighted mean of the sets' correlations; NaN if one of them is, or if
+    there is none."""
     return 100 * math.fsum(correlations) / len(correlations) if correlations else math.nan
 
 
@@ -199,12 +227,14 @@ def r_bar_of(embeddings_VD: NDArray[np.float64], sets: Sequence[TokenPairs]) -> 
 
 
 def word_similarity_rows(
-    embeddings_VD: NDArray[np.float64], sets: Sequence[TokenPairs], subword_sets: Sequence[TokenPairs]
+    embeddings_VD: NDArray[np.float64],
+    sets: Sequence[TokenPairs],
+    subword_sets: Sequence[TokenPairs],
 ) -> tuple[list[ResultRow], list[str]]:
     """Return the rows of all sets and of ``r_bar``, and the reasons for every NaN among them.
 
-    The intervals are percentiles over the pairs, for ``r_bar`` over those of all sets, which are drawn independently.
-    They are of the sets of single tokens only.
+    The intervals are percentiles over the pairs, for ``r_bar`` over those of all sets, which are
+    drawn independently. They are of the sets of single tokens only.
     """
     rows: list[ResultRow] = []
     reasons = [] if sets else ["r_bar: there are no word-similarity sets"]
@@ -243,5 +273,7 @@ def _reasons(task: str, pairs: TokenPairs, correlations: dict[str, float], kept:
     if pairs.n_pairs < MIN_PAIRS:
         return [f"{task}: {pairs.n_pairs} of {pairs.n_read} pairs {kept}, {MIN_PAIRS} are needed"]
     if any(math.isnan(value) for value in correlations.values()):
-        return [f"{task}: an embedding is zero or not finite, or similarities or ratings are constant"]
+        return [
+            f"{task}: an embedding is zero or not finite, or similarities or ratings are constant"
+        ]
     return []

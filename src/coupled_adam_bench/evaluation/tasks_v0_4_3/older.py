@@ -1,4 +1,5 @@
-"""Prompts and scores of the two tasks of the paper that lm-eval has changed since 0.4.3, by the rules of 0.4.3."""
+"""Prompts and scores of the two tasks of the paper that lm-eval has changed since 0.4.3, by the
+rules of 0.4.3."""
 
 import ast
 import math
@@ -9,16 +10,21 @@ _BLANK = "  _  ."
 
 
 def race_prompt(item: dict[str, Any]) -> str:
-    """Return the article, the questions before the last one with their answers, and the last question.
+    """Return the article, the questions before the last one with their answers, and the last
+    question.
 
-    Of an earlier question that ends in a blank only the last five characters stand before its answer, where version 3.0
-    has all but these.
+    Of an earlier question that ends in a blank only the last five characters stand before its
+    answer, where version 3.0 has all but these.
     """
     *earlier, last = _questions(item)
     lines = [f"Article: {item['article']}", ""]
     for question in earlier:
         text, answer = question["question"], question["options"][_letter(question)]
-        lines += [text[-5:] + answer] if text.endswith(_BLANK) else [f"Question: {text}", f"Answer: {answer}"]
+        lines += (
+            [text[-5:] + answer]
+            if text.endswith(_BLANK)
+            else [f"Question: {text}", f"Answer: {answer}"]
+        )
     return "\n".join([*lines, last["question"]])
 
 
@@ -43,8 +49,11 @@ def _letter(question: dict[str, Any]) -> int:
     return "ABCD".index(question["answer"])
 
 
-def truthfulqa_mc2_score(item: dict[str, Any], results: list[tuple[float, bool]]) -> dict[str, float]:
-    """Return the share of the probability of all answers that those before the first false one have.
+def truthfulqa_mc2_score(
+    item: dict[str, Any], results: list[tuple[float, bool]]
+) -> dict[str, float]:
+    """Return the share of the probability of all answers that those before the first false one
+    have.
 
     Version 3.0 takes all true answers instead: two items list a true answer after a false one.
     """

@@ -1,4 +1,5 @@
-"""The figures of a study, each declared here once: its name, the function that draws it, its caption and who has it."""
+"""The figures of a study, each declared here once: its name, the function that draws it, its
+caption and who has it."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ DATES = {"svg": "Date", "pdf": "CreationDate"}
 class Drawn:
     """A figure: the function ``module:function`` of this package that draws it, and its caption.
 
-    A study has the figure unless ``is_of`` refuses the plan. ``section`` is the id of the section of the report that
-    shows it, if it is not the one of all other figures.
+    A study has the figure unless ``is_of`` refuses the plan. ``section`` is the id of the section
+    of the report that shows it, if it is not the one of all other figures.
     """
 
     draw: str
@@ -66,7 +67,8 @@ def largest_size(layout: Layout) -> Shown:
 
 
 def trend_table(layout: Layout) -> str | None:
-    """Return the name of the first table that has several numbers of tokens for the same model, None without one."""
+    """Return the name of the first table that has several numbers of tokens for the same model,
+    None without one."""
     for name, groups in layout.groups.items():
         if len({group.setup for group in groups}) < len(groups):
             return name
@@ -74,9 +76,11 @@ def trend_table(layout: Layout) -> str | None:
 
 
 def scaled_places(plan: Plan) -> list[dict[int, list[Cell]]]:
-    """Return for each place with at least two exponents n its cells of Coupled Adam by their exponent.
+    """Return for each place with at least two exponents n its cells of Coupled Adam by their
+    exponent.
 
-    A place is data, model and tokens: cells that differ in optimizer and seed only have it in common.
+    A place is data, model and tokens: cells that differ in optimizer and seed only have it in
+    common.
     """
     places: dict[tuple[str, str, int], dict[int, list[Cell]]] = {}
     for cell in plan.cells.values():
@@ -102,8 +106,8 @@ def _has_theory(plan: Plan) -> bool:
 FIGURES = {
     "loss_accuracy": Drawn(
         "report.figures.sizes:loss_accuracy",
-        "Loss and mean accuracy, or without downstream tasks the loss of the rarest tokens, against training tokens "
-        "(App. G.1); bars: standard deviation over seeds.",
+        "Loss and mean accuracy, or without downstream tasks the loss of the rarest tokens, against"
+        " training tokens (App. G.1); bars: standard deviation over seeds.",
     ),
     "embeddings": Drawn(
         "report.figures.sizes:embeddings",
@@ -111,31 +115,34 @@ FIGURES = {
     ),
     "loss_by_frequency": Drawn(
         "report.figures.curves:loss_by_frequency",
-        "Test loss by frequency of the predicted token, and its difference to that of the first optimizer with the "
-        "same seed; bars: standard deviation over seeds.",
+        "Test loss by frequency of the predicted token, and its difference to that of the first"
+        " optimizer with the same seed; bars: standard deviation over seeds.",
     ),
     "calibration": Drawn(
         "report.figures.curves:calibration",
-        "Log of how probable tokens are over how often they are there, by their count in the training text: all tokens "
-        "of a count together, and the mean over tokens minus that of the first optimizer; a line per seed.",
+        "Log of how probable tokens are over how often they are there, by their count in the"
+        " training text: all tokens of a count together, and the mean over tokens minus that of the"
+        " first optimizer; a line per seed.",
     ),
     "spectrum": Drawn(
         "report.figures.curves:spectrum",
-        "Singular values of the embeddings, and their norms against the frequency of tokens; a line per seed.",
+        "Singular values of the embeddings, and their norms against the frequency of tokens; a line"
+        " per seed.",
     ),
     "training": Drawn(
         "report.figures.histories:training",
-        "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean embedding at each step; "
-        "bands: standard deviation over seeds.",
+        "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean"
+        " embedding at each step; bands: standard deviation over seeds.",
     ),
     "plane": Drawn(
         "report.figures.sizes:plane",
-        "The runs of the study in the plane of training tokens and parameters (Fig. 6); the line is N = D/20.",
+        "The runs of the study in the plane of training tokens and parameters (Fig. 6); the line is"
+        " N = D/20.",
     ),
     "geometry": Drawn(
         "report.figures.histories:geometry",
-        "Isotropy and mean embedding at steps that are evenly spaced on a log scale; bands: standard deviation over "
-        "seeds.",
+        "Isotropy and mean embedding at steps that are evenly spaced on a log scale; bands:"
+        " standard deviation over seeds.",
         _has_geometry,
     ),
     "geometry_by_rates": Drawn(
@@ -145,64 +152,68 @@ FIGURES = {
     ),
     "moment_exponent": Drawn(
         "report.figures.histories:moment_exponent",
-        "Exponent of Adam's own second moment against the probability of tokens, and R² of a straight line, at the end "
-        "of training in ranges of B p; a dot for each run of Adam.",
+        "Exponent of Adam's own second moment against the probability of tokens, and R² of a"
+        " straight line, at the end of training in ranges of B p; a dot for each run of Adam.",
         _has_geometry,
     ),
     "trend": Drawn(
         "report.figures.sizes:trend",
-        "Difference in loss, paired by seed, against training tokens; bars: 95 % intervals over seeds; lines: the mean "
-        "of the lines of the seeds, each over all sizes, with 95 % intervals.",
+        "Difference in loss, paired by seed, against training tokens; bars: 95 % intervals over"
+        " seeds; lines: the mean of the lines of the seeds, each over all sizes, with 95 %"
+        " intervals.",
         lambda plan: trend_table(layout_of(plan)) is not None,
         section="trend",
     ),
     "scale": Drawn(
         "report.figures.sizes:scale",
-        "Loss and isotropy of Coupled Adam against the exponent n, its second moment times 2^-n (Sec. 6.1); bars: "
-        "standard deviation over seeds.",
+        "Loss and isotropy of Coupled Adam against the exponent n, its second moment times 2^-n"
+        " (Sec. 6.1); bars: standard deviation over seeds.",
         lambda plan: bool(scaled_places(plan)),
     ),
     "similarity": Drawn(
         "report.figures.curves:similarity",
-        "Cosine of each word pair against its human rating, a dot per pair of the first seed; lines: mean over all "
-        "seeds, in fifths of the pairs.",
+        "Cosine of each word pair against its human rating, a dot per pair of the first seed;"
+        " lines: mean over all seeds, in fifths of the pairs.",
         lambda plan: any(study.evaluation.word_similarity for study in plan.studies.values()),
     ),
     "tuning": Drawn(
         "report.figures.sizes:tuning",
-        "Mean validation loss of each candidate (up to 1.5 times that of guessing) against the peak learning rate of "
-        "the embedding; the line joins the best of each learning rate, a ring is what was chosen, and a cross at the "
-        "top is a candidate of which a seed has diverged; bars: standard deviation over seeds.",
+        "Mean validation loss of each candidate (up to 1.5 times that of guessing) against the peak"
+        " learning rate of the embedding; the line joins the best of each learning rate, a ring is"
+        " what was chosen, and a cross at the top is a candidate of which a seed has diverged;"
+        " bars: standard deviation over seeds.",
         lambda plan: bool(plan.tunings),
         section="tuning",
     ),
     "toy": Drawn(
         "tools.theory.figures:draw_toy",
-        "A toy in two dimensions (Fig. 1): embeddings (dots, with the probability of their tokens), one update of each "
-        "by three optimizers, and in black the mean embedding and the sum of the updates. Tokens, probabilities and "
-        "hidden state are ours.",
+        "A toy in two dimensions (Fig. 1): embeddings (dots, with the probability of their tokens),"
+        " one update of each by three optimizers, and in black the mean embedding and the sum of"
+        " the updates. Tokens, probabilities and hidden state are ours.",
         _has_theory,
         section="theory",
     ),
     "second_moment": Drawn(
         "tools.theory.figures:second_moment",
-        "Mean squared gradient of each vocabulary row against its token's unigram probability in the largest run of "
-        "Adam (Fig. 4), and the straight line fitted to it; the same points and line on linear axes, where the fit is "
-        "made and frequent tokens decide R², and on logarithmic ones, where rare tokens can be seen.",
+        "Mean squared gradient of each vocabulary row against its token's unigram probability in"
+        " the largest run of Adam (Fig. 4), and the straight line fitted to it; the same points and"
+        " line on linear axes, where the fit is made and frequent tokens decide R², and on"
+        " logarithmic ones, where rare tokens can be seen.",
         _has_theory,
         section="theory",
     ),
     "second_moment_slope": Drawn(
         "tools.theory.figures:second_moment_slope",
-        "Slope of that line against parameters and against tokens (Fig. 5), logarithmic axes; bars: standard deviation "
-        "over seeds.",
+        "Slope of that line against parameters and against tokens (Fig. 5), logarithmic axes; bars:"
+        " standard deviation over seeds.",
         _has_theory,
         section="theory",
     ),
     "drift": Drawn(
         "tools.theory.figures:drift",
-        "Norm of the mean embedding's displacement since the start, and of its parts by origin, on a logarithmic axis "
-        "that all panels share; a line per seed. The parts are vectors: their norms do not add up.",
+        "Norm of the mean embedding's displacement since the start, and of its parts by origin, on"
+        " a logarithmic axis that all panels share; a line per seed. The parts are vectors: their"
+        " norms do not add up.",
         _has_theory,
         section="theory",
     ),
@@ -225,8 +236,11 @@ def drawn(material: "Material") -> "dict[str, Figure]":
     return {name: named(FIGURES[name].draw)(material) for name in figures_of(material.plan)}
 
 
-def write_figures(material: "Material", out_dir: Path, wanted: Collection[str] = FIGURE_ENDINGS) -> None:
-    """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and without a date."""
+def write_figures(
+    material: "Material", out_dir: Path, wanted: Collection[str] = FIGURE_ENDINGS
+) -> None:
+    """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and
+    without a date."""
     from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, say_no_data
 
     for settings, all_endings in ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:])):
@@ -238,4 +252,6 @@ def write_figures(material: "Material", out_dir: Path, wanted: Collection[str] =
                 say_no_data(figure.axes)
                 for ending, kind in kinds.items():
                     with atomic_path(out_dir / f"{name}.{ending}") as temporary:
-                        figure.savefig(temporary, format=kind, dpi=200, metadata={DATES[kind]: None})
+                        figure.savefig(
+                            temporary, format=kind, dpi=200, metadata={DATES[kind]: None}
+                        )

@@ -32,20 +32,34 @@ History = Sequence[Mapping[str, Any]]
 
 
 def draw_mean(
-    ax: Axes, histories: Sequence[History], name: str, label: str, style: Style, against: str = "step"
+    ax: Axes,
+    histories: Sequence[History],
+    name: str,
+    label: str,
+    style: Style,
+    against: str = "step",
 ) -> None:
-    """Draw the mean over seeds of a column of histories against another, and a band of one standard deviation.
+    """Draw the mean over seeds of a column of histories against another, and a band of one standard
+    deviation.
 
-    Both are where all seeds have a finite value. Where some have none, such as behind the step in which one diverged,
-    the others are drawn one by one: the mean of fewer seeds would look like a change of the optimizer.
+    Both are where all seeds have a finite value. Where some have none, such as behind the step in
+    which one diverged, the others are drawn one by one: the mean of fewer seeds would look like a
+    change of the optimizer.
     """
-    found = [{row[against]: row[name] for row in rows if math.isfinite(row.get(name, math.nan))} for rows in histories]
+    found = [
+        {row[against]: row[name] for row in rows if math.isfinite(row.get(name, math.nan))}
+        for rows in histories
+    ]
     seeds = [values for values in found if values]
     if not seeds:
         return
     common = set[int].intersection(*(set(values) for values in seeds))
     every = np.array(sorted(common))
-    shown = every[np.unique(np.linspace(0, max(len(every) - 1, 0), min(len(every), _POINTS)).round().astype(int))]
+    shown = every[
+        np.unique(
+            np.linspace(0, max(len(every) - 1, 0), min(len(every), _POINTS)).round().astype(int)
+        )
+    ]
     values_SP = np.array([[values[step] for step in shown] for values in seeds])
     mean = values_SP.mean(axis=0)
     ax.plot(shown, mean, label=label, **style)
@@ -63,9 +77,11 @@ def _against_steps(
     chosen: Callable[[Mapping[str, Any]], bool] = lambda row: True,  # noqa: ARG005
     against: str = "step",
 ) -> tuple[Figure, Sequence[Any]]:
-    """Draw the ``chosen`` rows of histories: by the label of each panel, columns and changes of the optimizer's style.
+    """Draw the ``chosen`` rows of histories: by the label of each panel, columns and changes of the
+    optimizer's style.
 
-    In partial results a cell may not be trained yet: it has no line, and the report's list of runs says why.
+    In partial results a cell may not be trained yet: it has no line, and the report's list of runs
+    says why.
     """
     shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
     histories: dict[str, list[History]] = {}
@@ -76,7 +92,9 @@ def _against_steps(
     for ax, (label, lines) in zip(axes, panels_of.items(), strict=True):
         for key, of_seeds in histories.items():
             for column, changes in lines.items():
-                draw_mean(ax, of_seeds, column, shown.labels[key], {**styles[key], **changes}, against)
+                draw_mean(
+                    ax, of_seeds, column, shown.labels[key], {**styles[key], **changes}, against
+                )
         ax.set(xlabel=_AXES[against], ylabel=label, title=shown.title)
     add_legend(figure)
     return figure, axes
@@ -86,13 +104,16 @@ def training(material: Material) -> Figure:
     """Draw training and validation loss, and the mean-norm ratio, against the step."""
     line, dots = {"marker": "", "linewidth": 1.0}, {"linestyle": "", "markersize": 3}
     losses, ratio = {"loss": line, VALIDATION_LOSS: dots}, METRICS["mean_norm_ratio"]
-    figure, axes = _against_steps(material, {"loss (nat/token)": losses, axis_label(ratio): {ratio.name: line}})
+    figure, axes = _against_steps(
+        material, {"loss (nat/token)": losses, axis_label(ratio): {ratio.name: line}}
+    )
     cut_off(axes[0], math.log(largest_size(material.study.layout).cells[0].vocab_size))
     return figure
 
 
 def geometry(material: Material, against: str = "step") -> Figure:
-    """Draw isotropy and mean-norm ratio against the step, on a log scale, where the geometry was measured."""
+    """Draw isotropy and mean-norm ratio against the step, on a log scale, where the geometry was
+    measured."""
     style = {"markersize": 3, "linewidth": 0.8}
     metrics = [METRICS[name] for name in ("isotropy", "mean_norm_ratio")]
     labels = {axis_label(metric): {metric.name: style} for metric in metrics}
@@ -105,12 +126,14 @@ def geometry(material: Material, against: str = "step") -> Figure:
 
 
 def geometry_by_rates(material: Material) -> Figure:
-    """Draw isotropy and mean-norm ratio against the sum of the learning rates so far, on a log scale."""
+    """Draw isotropy and mean-norm ratio against the sum of the learning rates so far, on a log
+    scale."""
     return geometry(material, "rate_sum")
 
 
 def moment_exponent(material: Material) -> Figure:
-    """Draw exponent and R² of Adam's second moment against B p at the end of training, a colour for each B."""
+    """Draw exponent and R² of Adam's second moment against B p at the end of training, a colour for
+    each B."""
     points: dict[int, list[list[float]]] = {}
     for cell in material.plan.cells.values():
         ranges: dict[str, list[float]] = {}
@@ -121,7 +144,9 @@ def moment_exponent(material: Material) -> Figure:
                 if name.startswith(start):
                     ranges.setdefault(name.removeprefix(start), []).append(value)
         batch_tokens = cell.training.batch_sequences * cell.training.seq_len
-        points.setdefault(batch_tokens, []).extend(found for found in ranges.values() if len(found) == 3)
+        points.setdefault(batch_tokens, []).extend(
+            found for found in ranges.values() if len(found) == 3
+        )
     figure, axes = panels(2)
     for ax, index, label in zip(axes, (1, 2), ("exponent of the second moment", "R²"), strict=True):
         for batch_tokens, found in sorted(points.items()):

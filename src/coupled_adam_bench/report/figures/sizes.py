@@ -1,4 +1,5 @@
-"""Figures of a whole study: its numbers against tokens, parameters, exponents of the scale and learning rates."""
+"""Figures of a whole study: its numbers against tokens, parameters, exponents of the scale and
+learning rates."""
 
 import math
 from itertools import product
@@ -35,9 +36,11 @@ from coupled_adam_bench.study.tuning import Tuning
 
 
 def _drawn_groups(study: StudyResults) -> list[Group]:
-    """Return the groups to draw against tokens, each place once: from the first of the tables that have it.
+    """Return the groups to draw against tokens, each place once: from the first of the tables that
+    have it.
 
-    A table of many optimizers at one place would squeeze the others; a study of nothing else shows it.
+    A table of many optimizers at one place would squeeze the others; a study of nothing else shows
+    it.
     """
     of_few = [name for name, table in study.tables.items() if table.comparison != "each_other"]
     places: dict[tuple[Any, ...], Group] = {}
@@ -47,7 +50,9 @@ def _drawn_groups(study: StudyResults) -> list[Group]:
     return sorted(places.values(), key=lambda group: (group.setup.n_params, group.n_tokens))
 
 
-def _against_tokens(study: StudyResults, names: tuple[str, str], limits: tuple[float, float] | None = None) -> Figure:
+def _against_tokens(
+    study: StudyResults, names: tuple[str, str], limits: tuple[float, float] | None = None
+) -> Figure:
     """Draw two metrics (columns) against tokens for each model, data and recipe (rows)."""
     by_setup: dict[Setup, list[Group]] = {}
     for group in _drawn_groups(study):
@@ -57,7 +62,11 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], limits: tuple[f
     for ax, (groups, metric) in zip(axes, product(by_setup.values(), metrics), strict=False):
         tokens_axis(ax, groups)
         ends = [group.n_tokens for group in groups]
-        ax.set(title=f"N = {plain(groups[0].model_label)}", xlabel="D (tokens)", ylabel=axis_label(metric, arrow=True))
+        ax.set(
+            title=f"N = {plain(groups[0].model_label)}",
+            xlabel="D (tokens)",
+            ylabel=axis_label(metric, arrow=True),
+        )
         ax.set_xlim(min(ends) / 1.5, max(ends) * 1.5)
         if limits is not None:
             ax.set_ylim(*limits)
@@ -71,7 +80,8 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], limits: tuple[f
 
 
 def loss_accuracy(material: Material) -> Figure:
-    """Draw loss and mean accuracy, or without downstream tasks the loss of the rarest tokens, against tokens."""
+    """Draw loss and mean accuracy, or without downstream tasks the loss of the rarest tokens,
+    against tokens."""
     second = "acc" if "acc" in material.study.layout.metrics else RAREST.metric
     return _against_tokens(material.study, ("loss", second))
 
@@ -82,11 +92,13 @@ def embeddings(material: Material) -> Figure:
 
 
 TOKENS_PER_PARAMETER = 20
-"""The paper's line N = D/20 [P], Fig. 6: about where training takes least compute (Hoffmann et al. 2022)."""
+"""The paper's line N = D/20 [P], Fig. 6: about where training takes least compute (Hoffmann et al.
+2022)."""
 
 
 def plane(material: Material) -> Figure:
-    """Draw parameters against tokens, a point for each place in its first table, and the line N = D/20."""
+    """Draw parameters against tokens, a point for each place in its first table, and the line N =
+    D/20."""
     figure, (ax,) = panels(1, height=3.0)
     layout, titles = material.study.layout, dict[tuple[int, int], str]()
     for name, groups in layout.groups.items():
@@ -106,15 +118,22 @@ def plane(material: Material) -> Figure:
 
 
 def scale(material: Material) -> Figure:
-    """Draw loss and isotropy against the exponent n, a line for each place; a cell without a value leaves a gap."""
+    """Draw loss and isotropy against the exponent n, a line for each place; a cell without a value
+    leaves a gap."""
     figure, axes = panels(2)
-    layout, metrics = material.study.layout, [material.study.layout.metrics[name] for name in ("loss", "isotropy")]
+    layout, metrics = (
+        material.study.layout,
+        [material.study.layout.metrics[name] for name in ("loss", "isotropy")],
+    )
     for index, exponents in enumerate(scaled_places(material.plan)):
         first = next(iter(exponents.values()))[0]
         tokens = first.tokens_label or f"{first.n_tokens:,}"
         label = plain(f"N = {layout.labels[layout.setups[first.id]]}, D = {tokens}")
         for ax, metric in zip(axes, metrics, strict=True):
-            samples = [[material.study.value(cell, metric.name) for cell in cells] for cells in exponents.values()]
+            samples = [
+                [material.study.value(cell, metric.name) for cell in cells]
+                for cells in exponents.values()
+            ]
             bars(ax, list(exponents), samples, label, **STYLES[index % len(STYLES)])
     for ax, metric in zip(axes, metrics, strict=True):
         ax.set_ylabel(axis_label(metric, arrow=True))
@@ -128,10 +147,14 @@ _POINTS = 60
 """Points of a drawn line, whose interval is curved."""
 
 
-def _draw_trend(ax: Axes, study: StudyResults, trend: Trend, setup: Setup, label: str, style: Style) -> None:
+def _draw_trend(
+    ax: Axes, study: StudyResults, trend: Trend, setup: Setup, label: str, style: Style
+) -> None:
     groups = [group for group in trend.groups if group.setup == setup]
     for group in groups:
-        differences = paired_differences(study, group, trend.metric, trend.optimizer, trend.reference)
+        differences = paired_differences(
+            study, group, trend.metric, trend.optimizer, trend.reference
+        )
         values = list(filter(math.isfinite, differences.values()))
         sample = summarize(values)
         half = t_quantile(sample.n - 1) * sample.sd / math.sqrt(sample.n) if sample.n > 1 else 0.0
@@ -142,18 +165,24 @@ def _draw_trend(ax: Axes, study: StudyResults, trend: Trend, setup: Setup, label
     tokens = [2 ** (first + (last - first) * step / (_POINTS - 1)) for step in range(_POINTS)]
     fitted = [trend.predicted(setup.n_params, count) for count in tokens]
     ax.plot(tokens, [value for value, _ in fitted], **{**style, "marker": "", "linewidth": 1})
-    lower, upper = [value - half for value, half in fitted], [value + half for value, half in fitted]
+    lower, upper = (
+        [value - half for value, half in fitted],
+        [value + half for value, half in fitted],
+    )
     ax.fill_between(tokens, lower, upper, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def trend(material: Material) -> Figure:
-    """Draw the differences in loss of the first table with several tokens, a panel for each size, with intervals."""
+    """Draw the differences in loss of the first table with several tokens, a panel for each size,
+    with intervals."""
     study, table = material.study, trend_table(material.study.layout)
     assert table is not None, "a study without such a table has no figure of it"
     groups, styles = study.groups[table], optimizer_styles(material.plan)
     by_size = sorted(groups, key=lambda group: group.setup.n_params)
     setups = {group.setup: f"N = {plain(group.model_label)}" for group in by_size}
-    labels = {key: plain(label) for group in groups for key, label in group.optimizer_labels.items()}
+    labels = {
+        key: plain(label) for group in groups for key, label in group.optimizer_labels.items()
+    }
     found = trends(study, table, [METRICS[LOSS]])
     figure, axes = panels(len(setups), columns=3, height=2.0, sharey=True)
     for ax, (setup, title) in zip(axes, setups.items(), strict=True):
@@ -163,7 +192,9 @@ def trend(material: Material) -> Figure:
         tokens_axis(ax, [group for group in groups if group.setup == setup])
         ax.set(xlabel="D (tokens)", title=title)
     if len({each.reference for each in found}) == 1:
-        axes[0].set_ylabel(f"loss minus that of {labels[found[0].reference]} (nat/token)", fontsize=8)
+        axes[0].set_ylabel(
+            f"loss minus that of {labels[found[0].reference]} (nat/token)", fontsize=8
+        )
     add_legend(figure)
     return figure
 
@@ -175,24 +206,41 @@ def _draw(ax: Axes, found: DataFrame, label: str, style: Style) -> None:
     """Draw the candidates of one tuning, the rows of its table in the order of the candidates."""
     best: dict[float, float] = {}
     for _, rows in found.groupby("candidate"):
-        rate, mean, chosen = (rows[name].iloc[0] for name in ("embedding_learning_rate", "mean_val_loss", "chosen"))
+        rate, mean, chosen = (
+            rows[name].iloc[0] for name in ("embedding_learning_rate", "mean_val_loss", "chosen")
+        )
         if math.isnan(mean):
-            ax.plot([rate], [_AT_TOP], transform=ax.get_xaxis_transform(), **{**style, "marker": "x", "linestyle": ""})
+            ax.plot(
+                [rate],
+                [_AT_TOP],
+                transform=ax.get_xaxis_transform(),
+                **{**style, "marker": "x", "linestyle": ""},
+            )
             continue
         best[rate] = min(mean, best.get(rate, math.inf))
         bars(ax, [rate], [rows["val_loss"].to_list()], None, **{**style, "linestyle": ""})
         if chosen:
-            ax.plot([rate], [mean], marker="o", markersize=11, markerfacecolor="none", color=style["color"])
+            ax.plot(
+                [rate],
+                [mean],
+                marker="o",
+                markersize=11,
+                markerfacecolor="none",
+                color=style["color"],
+            )
     rates = sorted(best)
     ax.plot(rates, [best[rate] for rate in rates], label=plain(label), markersize=4, **style)
 
 
 def tuning(material: Material) -> Figure:
-    """Draw the candidates of all tunings, the rows of ``tuning.csv``: axes for each study, model and tokens."""
+    """Draw the candidates of all tunings, the rows of ``tuning.csv``: axes for each study, model
+    and tokens."""
     tried = material.frame(STATISTIC)
     places: dict[tuple[str, str, int], list[Tuning]] = {}
     for each in material.plan.tunings.values():
-        places.setdefault((each.first.study.name, each.first.model.name, each.first.n_tokens), []).append(each)
+        places.setdefault(
+            (each.first.study.name, each.first.model.name, each.first.n_tokens), []
+        ).append(each)
     figure, axes = panels(len(places))
     styles = optimizer_styles(material.plan)
     for ax, tunings in zip(axes, places.values(), strict=True):

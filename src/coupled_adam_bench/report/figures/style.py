@@ -1,4 +1,5 @@
-"""What all figures share: colours and fonts, panels, legends, bars over seeds, and how a figure is saved."""
+"""What all figures share: colours and fonts, panels, legends, bars over seeds, and how a figure is
+saved."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +22,8 @@ MAX_INCHES = 8.5
 """The height that a page of an article leaves to a figure."""
 
 Style = Mapping[str, Any]
-# Okabe and Ito's palette, safe for colour-blind readers; markers and line styles tell lines apart in print.
+# Okabe and Ito's palette, safe for colour-blind readers; markers and line styles tell lines apart
+# in print.
 STYLES = (
     {"color": "#0072B2", "marker": "o", "linestyle": "-"},
     {"color": "#D55E00", "marker": "s", "linestyle": "--"},
@@ -45,8 +47,11 @@ IN_COLUMN = RC | {"figure.figsize": (COLUMN_INCHES, 2.4), "font.size": 8}
 
 
 def drawing_with(settings: Style) -> AbstractContextManager[None]:
-    """Let matplotlib draw with its own defaults and these ``settings``, whatever a matplotlibrc of the user has."""
-    context: AbstractContextManager[None] = matplotlib_style.context(dict(settings), after_reset=True)
+    """Let matplotlib draw with its own defaults and these ``settings``, whatever a matplotlibrc of
+    the user has."""
+    context: AbstractContextManager[None] = matplotlib_style.context(
+        dict(settings), after_reset=True
+    )
     return context
 
 
@@ -56,13 +61,17 @@ def page_width() -> float:
 
 
 def grid(n_rows: int, n_columns: int, inches: float, **shared: Any) -> tuple[Figure, Any]:
-    """Return a figure of the page's width and a height in ``inches``, and its axes as an array of two dimensions."""
+    """Return a figure of the page's width and a height in ``inches``, and its axes as an array of
+    two dimensions."""
     figure = Figure(figsize=(page_width(), inches), layout="constrained")
     return figure, figure.subplots(n_rows, n_columns, squeeze=False, **shared)
 
 
-def panels(n: int, columns: int = 2, height: float = 2.6, **shared: Any) -> tuple[Figure, Sequence[Any]]:
-    """Return a figure of the page's width and its ``n`` panels row by row, each of about ``height`` inches.
+def panels(
+    n: int, columns: int = 2, height: float = 2.6, **shared: Any
+) -> tuple[Figure, Sequence[Any]]:
+    """Return a figure of the page's width and its ``n`` panels row by row, each of about ``height``
+    inches.
 
     In a figure for one column all panels stand below each other. No figure is higher than a page.
     """
@@ -77,11 +86,15 @@ def panels(n: int, columns: int = 2, height: float = 2.6, **shared: Any) -> tupl
 
 
 def _style(index: int) -> dict[str, str]:
-    """Return the style of an optimizer by its number; after as many as there are colours, markers are hollow."""
+    """Return the style of an optimizer by its number; after as many as there are colours, markers
+    are hollow."""
     cycle, place = divmod(index, len(STYLES))
     if cycle % 2 == 0:
         return STYLES[place]
-    return STYLES[place] | {"markerfacecolor": "white", "linestyle": STYLES[(place + 1) % len(STYLES)]["linestyle"]}
+    return STYLES[place] | {
+        "markerfacecolor": "white",
+        "linestyle": STYLES[(place + 1) % len(STYLES)]["linestyle"],
+    }
 
 
 def optimizer_styles(plan: Plan) -> dict[str, dict[str, str]]:
@@ -96,18 +109,27 @@ def thin(style: Style) -> dict[str, Any]:
 
 
 def axis_label(metric: Metric, arrow: bool = False) -> str:
-    """Return the symbol of a metric with its unit, and with the arrow of its direction if it is asked for."""
+    """Return the symbol of a metric with its unit, and with the arrow of its direction if it is
+    asked for."""
     label = metric.latex if metric.unit == "1" else f"{metric.latex} ({metric.unit})"
     return f"{label} {metric.latex_arrow}" if arrow else label
 
 
-def curve(ax: Axes, points: Sequence[tuple[float, float]], label: str | None = None, **style: Any) -> None:
+def curve(
+    ax: Axes, points: Sequence[tuple[float, float]], label: str | None = None, **style: Any
+) -> None:
     """Draw points as a line, nothing if there are none."""
     if points:
         ax.plot(*zip(*points, strict=True), label=label, **style)
 
 
-def bars(ax: Axes, x: Sequence[float], samples: Sequence[Sequence[float]], label: str | None, **style: Any) -> None:
+def bars(
+    ax: Axes,
+    x: Sequence[float],
+    samples: Sequence[Sequence[float]],
+    label: str | None,
+    **style: Any,
+) -> None:
     """Draw the means of samples over seeds, each with a bar of its standard deviation."""
     found = [summarize(sample) for sample in samples]
     drawn = {"yerr": [sample.sd for sample in found], "markersize": 4, "capsize": 2, **style}
@@ -128,7 +150,8 @@ def tokens_axis(ax: Axes, groups: Sequence[Group]) -> None:
 
 
 def cut_off(ax: Axes, guessing: float) -> None:
-    """Cut an axis of losses off at 1.5 times the loss of ``guessing``: a run that blows up would squeeze the others."""
+    """Cut an axis of losses off at 1.5 times the loss of ``guessing``: a run that blows up would
+    squeeze the others."""
     low, high = ax.dataLim.intervaly
     if low < guessing and high > 1.5 * guessing:
         ax.set_ylim(0.97 * low, 1.5 * guessing)
@@ -142,7 +165,8 @@ def say_no_data(axes: Sequence[Axes]) -> None:
 
 
 def add_legend(figure: Figure, title: str | None = None) -> None:
-    """Put one legend above a figure, each label of its axes once, under a title that holds for all of them."""
+    """Put one legend above a figure, each label of its axes once, under a title that holds for all
+    of them."""
     labels: dict[str, Any] = {}
     for ax in figure.axes:
         handles, names = ax.get_legend_handles_labels()
@@ -152,5 +176,10 @@ def add_legend(figure: Figure, title: str | None = None) -> None:
         fitting = int(figure.get_figwidth() / (0.6 + 0.08 * max(map(len, labels))))
         columns = min(len(labels), max(fitting, 1))
         figure.legend(
-            labels.values(), labels.keys(), loc="outside upper center", ncols=columns, frameon=False, title=title
+            labels.values(),
+            labels.keys(),
+            loc="outside upper center",
+            ncols=columns,
+            frameon=False,
+            title=title,
         )

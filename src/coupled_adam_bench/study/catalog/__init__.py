@@ -1,1 +1,2 @@
-"""What an experiment is made of, each thing declared once: metrics, tables and stages; light, for all to import."""
+"""What an experiment is made of, each thing declared once: metrics, tables and stages; light, for
+all to import."""

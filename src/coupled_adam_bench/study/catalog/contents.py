@@ -1,4 +1,5 @@
-"""What the report has, declared once in its order: sections, and files of statistics. Light, as rules read it."""
+"""What the report has, declared once in its order: sections, and files of statistics. Light, as
+rules read it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from coupled_adam_bench.study.plan import Plan
 class StatisticFile:
     """A CSV file of a study: its name, what it says, and where it is made.
 
-    ``declaration`` names, as ``module:name`` of this package, the statistic with its columns, rows and section; only
-    reporting imports it. A study has the file unless ``is_of`` refuses the plan.
+    ``declaration`` names, as ``module:name`` of this package, the statistic with its columns, rows
+    and section; only reporting imports it. A study has the file unless ``is_of`` refuses the plan.
     """
 
     file: str
@@ -45,13 +46,19 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
     StatisticFile(
         "speedup.csv",
         "statistics.speedup:STATISTIC",
-        "How many tokens the reference needs for the loss of each optimizer, and how they rank at each D.",
+        "How many tokens the reference needs for the loss of each optimizer, and how they rank at"
+        " each D.",
     ),
-    StatisticFile("flips.csv", "statistics.speedup:FLIPS", "Every two optimizers whose order changes between two D."),
+    StatisticFile(
+        "flips.csv",
+        "statistics.speedup:FLIPS",
+        "Every two optimizers whose order changes between two D.",
+    ),
     StatisticFile(
         "target.csv",
         "statistics.target:STATISTIC",
-        "After how many tokens each run reached the target loss, and whether an optimizer's runs end below it.",
+        "After how many tokens each run reached the target loss, and whether an optimizer's runs"
+        " end below it.",
     ),
     "frequency",
     "variants",
@@ -62,7 +69,11 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         "How often the rows of the embedding come, and what the learning rates sum to.",
     ),
     "theory",
-    StatisticFile("tests.csv", "statistics.compare:STATISTIC", "Every comparison of the tables, with its test."),
+    StatisticFile(
+        "tests.csv",
+        "statistics.compare:STATISTIC",
+        "Every comparison of the tables, with its test.",
+    ),
     StatisticFile(
         "paired.csv",
         "statistics.paired_text:STATISTIC",
@@ -72,7 +83,8 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
     StatisticFile(
         "power.csv",
         "statistics.power:STATISTIC",
-        "What differences the seeds of the study could have found, and how many seeds find those that were seen.",
+        "What differences the seeds of the study could have found, and how many seeds find those"
+        " that were seen.",
     ),
     "setup",
     "cost",
@@ -81,5 +93,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
     "cite",
     "reproduce",
 )
-"""The contents in the order of the page: the id of a section, or a statistic with the section that shows it."""
+"""The contents in the order of the page: the id of a section, or a statistic with the section that
+shows it."""
 STATISTICS = tuple(each for each in CONTENTS if isinstance(each, StatisticFile))

@@ -1,4 +1,5 @@
-"""The metrics and the bands of frequency, declared once: arrows, directions of tests and bolding follow from here."""
+"""The metrics and the bands of frequency, declared once: arrows, directions of tests and bolding
+follow from here."""
 
 from dataclasses import dataclass
 from math import inf
@@ -7,14 +8,16 @@ from typing import Any
 from embedding_geometry.rows import UNITS
 
 
-# The frequency bands of the test loss are shares of the training text, from its rarest tokens on. The paper's claim is
-# about rare tokens, which the mean loss hardly shows. A share is there in every corpus and for every vocabulary, where
-# a count or a probability would move with both, and it says how much of the text a band is.
+# The frequency bands of the test loss are shares of the training text, from its rarest tokens on.
+# The paper's claim is about rare tokens, which the mean loss hardly shows. A share is there in
+# every corpus and for every vocabulary, where a count or a probability would move with both, and it
+# says how much of the text a band is.
 @dataclass(frozen=True)
 class Band:
     """Tokens of the vocabulary that are about equally frequent.
 
-    ``share`` is the share of the training text that this band and all rarer ones are; ``label`` is in print.
+    ``share`` is the share of the training text that this band and all rarer ones are; ``label`` is
+    in print.
     """
 
     name: str
@@ -38,7 +41,8 @@ class Band:
 
 
 NEVER_SEEN = "never_seen"
-"""The tokens of the vocabulary that are not in the training text; only the detail of an evaluation has their loss."""
+"""The tokens of the vocabulary that are not in the training text; only the detail of an evaluation
+has their loss."""
 BANDS = (
     Band("rarest", 0.01, "rarest 1 %"),
     Band("rare", 0.1, "1 to 10 %"),
@@ -56,12 +60,13 @@ BAND_SHARES = [band.share for band in BANDS]
 class Metric:
     """Something that is measured in every cell, and that tables can have as a column.
 
-    ``name`` and ``task`` identify its rows in ``results.csv``, ``stage`` is the stage of evaluation that measures it;
-    ``latex`` and ``html`` are its symbol, already escaped; no value lies outside ``low`` and ``high``.
+    ``name`` and ``task`` identify its rows in ``results.csv``, ``stage`` is the stage of evaluation
+    that measures it; ``latex`` and ``html`` are its symbol, already escaped; no value lies outside
+    ``low`` and ``high``.
 
-    A metric that has no better side, with ``higher_is_better`` None, is best at a value. ``best_at`` is this number or,
-    where it depends on the text, the name under which ``results.csv`` has it for each cell. Such values are compared by
-    their distances from it.
+    A metric that has no better side, with ``higher_is_better`` None, is best at a value.
+    ``best_at`` is this number or, where it depends on the text, the name under which
+    ``results.csv`` has it for each cell. Such values are compared by their distances from it.
     """
 
     name: str
@@ -83,7 +88,8 @@ class Metric:
 
     @property
     def larger_wins(self) -> bool:
-        """Whether of two numbers that are compared the larger one is better; of two distances it is the smaller."""
+        """Whether of two numbers that are compared the larger one is better; of two distances it is
+        the smaller."""
         return bool(self.higher_is_better)
 
     @property
@@ -110,7 +116,8 @@ class Metric:
         return r"$\uparrow$" if self.higher_is_better else r"$\downarrow$"
 
 
-# Arrows and digits are those of the paper's tables. A correlation or a ratio of floats may pass its bound by rounding.
+# Arrows and digits are those of the paper's tables. A correlation or a ratio of floats may pass its
+# bound by rounding.
 _ROUNDING = 1e-9
 _ONE = 1.0 + _ROUNDING
 
@@ -141,11 +148,14 @@ def _of_band(band: Band, latex: str, html: str, description: str) -> tuple[str, 
 
 
 def _band_loss(band: Band) -> Metric:
-    return _loss(band.metric, *_of_band(band, r"\mathcal{L}", "<i>L</i>", "cross-entropy on held-out tokens"))
+    return _loss(
+        band.metric, *_of_band(band, r"\mathcal{L}", "<i>L</i>", "cross-entropy on held-out tokens")
+    )
 
 
 def of_text(name: str) -> str:
-    """Return the name in ``results.csv`` of a calibration that a model with the training text's frequencies has.
+    """Return the name in ``results.csv`` of a calibration that a model with the training text's
+    frequencies has.
 
     On held-out text it is not 0: rare tokens of the training text come less often there.
     """
@@ -154,15 +164,21 @@ def of_text(name: str) -> str:
 
 def _band_calibrations(band: Band) -> tuple[Metric, Metric]:
     mean = _of_band(
-        band, r"\overline{\log p/f}", "mean log <i>p</i>/<i>f</i>",
+        band,
+        r"\overline{\log p/f}",
+        "mean log <i>p</i>/<i>f</i>",
         "mean of log(mean probability / frequency) over held-out tokens",
-    )  # fmt: skip
+    )
     pooled = _of_band(
-        band, r"\log \bar{p}/\bar{f}", "log <i>p̄</i>/<i>f̄</i>",
+        band,
+        r"\log \bar{p}/\bar{f}",
+        "log <i>p̄</i>/<i>f̄</i>",
         "log(probability / share) of all held-out tokens together",
-    )  # fmt: skip
+    )
     both = ((band.calibration, mean), (band.pooled_calibration, pooled))
-    first, second = (_test(name, *texts, best_at=of_text(name), unit="nat", low=-inf) for name, texts in both)
+    first, second = (
+        _test(name, *texts, best_at=of_text(name), unit="nat", low=-inf) for name, texts in both
+    )
     return first, second
 
 
@@ -170,89 +186,188 @@ def _band_calibrations(band: Band) -> tuple[Metric, Metric]:
 _LOGITS = (
     # With a centered head the mean is 0; where the logits drift, it leaves it.
     _test("logit_mean", r"$\overline{z}$", "<i>z̄</i>", "mean of all logits", best_at=0.0, low=-inf),
-    _test("logit_sd", r"$\mathrm{sd}\,z$", "sd <i>z</i>", "standard deviation of all logits", higher_is_better=False),
-    _test("logit_max", r"$\max |z|$", "max |<i>z</i>|", "largest absolute value of a logit", higher_is_better=False),
     _test(
-        "log_z_squared", r"$\overline{\log^2 Z}$", "mean log² <i>Z</i>", "mean square of the log-partition sum",
+        "logit_sd",
+        r"$\mathrm{sd}\,z$",
+        "sd <i>z</i>",
+        "standard deviation of all logits",
         higher_is_better=False,
     ),
-)  # fmt: skip
+    _test(
+        "logit_max",
+        r"$\max |z|$",
+        "max |<i>z</i>|",
+        "largest absolute value of a logit",
+        higher_is_better=False,
+    ),
+    _test(
+        "log_z_squared",
+        r"$\overline{\log^2 Z}$",
+        "mean log² <i>Z</i>",
+        "mean square of the log-partition sum",
+        higher_is_better=False,
+    ),
+)
 _EMBEDDINGS = (
-    _embeddings("isotropy", r"$\mathrm{Iso}$", "Iso", "isotropy of the embeddings", higher_is_better=True, high=_ONE),
     _embeddings(
-        "isotropy_trimmed", r"$\mathrm{Iso}_{99.9}$", "Iso<sub>99.9</sub>",
-        "isotropy of the embeddings without the longest 0.1 %", higher_is_better=True, high=_ONE,
-    ),
-    _embeddings("mean_norm", r"$\|\mu\|$", "‖<i>μ</i>‖", "norm of the mean embedding", higher_is_better=False),
-    _embeddings(
-        "mean_norm_ratio", r"$\|\mu\|^{\mathrm{r}}$", "‖<i>μ</i>‖<sup>r</sup>",
-        "norm of the mean embedding over the mean norm of the embeddings", higher_is_better=False, high=_ONE,
+        "isotropy",
+        r"$\mathrm{Iso}$",
+        "Iso",
+        "isotropy of the embeddings",
+        higher_is_better=True,
+        high=_ONE,
     ),
     _embeddings(
-        "mean_length", r"$\overline{\|e\|}$", "mean ‖<i>e</i>‖", "mean norm of the embeddings", higher_is_better=False
+        "isotropy_trimmed",
+        r"$\mathrm{Iso}_{99.9}$",
+        "Iso<sub>99.9</sub>",
+        "isotropy of the embeddings without the longest 0.1 %",
+        higher_is_better=True,
+        high=_ONE,
+    ),
+    _embeddings(
+        "mean_norm",
+        r"$\|\mu\|$",
+        "‖<i>μ</i>‖",
+        "norm of the mean embedding",
+        higher_is_better=False,
+    ),
+    _embeddings(
+        "mean_norm_ratio",
+        r"$\|\mu\|^{\mathrm{r}}$",
+        "‖<i>μ</i>‖<sup>r</sup>",
+        "norm of the mean embedding over the mean norm of the embeddings",
+        higher_is_better=False,
+        high=_ONE,
+    ),
+    _embeddings(
+        "mean_length",
+        r"$\overline{\|e\|}$",
+        "mean ‖<i>e</i>‖",
+        "mean norm of the embeddings",
+        higher_is_better=False,
     ),
     Metric(
-        "r_bar", "word_similarity", "embeddings", r"$\bar{r}$", "<i>r̄</i>", "mean word-similarity correlation",
-        higher_is_better=True, unit=UNITS["r_bar"], digits=0, low=-100.0 - _ROUNDING, high=100.0 + _ROUNDING,
+        "r_bar",
+        "word_similarity",
+        "embeddings",
+        r"$\bar{r}$",
+        "<i>r̄</i>",
+        "mean word-similarity correlation",
+        higher_is_better=True,
+        unit=UNITS["r_bar"],
+        digits=0,
+        low=-100.0 - _ROUNDING,
+        high=100.0 + _ROUNDING,
     ),
     _embeddings(
-        "rho", r"$\rho$", "<i>ρ</i>", "correlation of embedding norm and log probability",
-        higher_is_better=True, low=-_ONE, high=_ONE,
+        "rho",
+        r"$\rho$",
+        "<i>ρ</i>",
+        "correlation of embedding norm and log probability",
+        higher_is_better=True,
+        low=-_ONE,
+        high=_ONE,
     ),
     _embeddings(
-        "mean_projection_correlation", r"$\mathrm{corr}(e \cdot \mu, \log p)$",
-        "corr(<i>e</i> · <i>μ</i>, log <i>p</i>)", "correlation of the projection on the mean and log probability",
-        higher_is_better=True, low=-_ONE, high=_ONE,
+        "mean_projection_correlation",
+        r"$\mathrm{corr}(e \cdot \mu, \log p)$",
+        "corr(<i>e</i> · <i>μ</i>, log <i>p</i>)",
+        "correlation of the projection on the mean and log probability",
+        higher_is_better=True,
+        low=-_ONE,
+        high=_ONE,
     ),
     _embeddings(
-        "kappa", r"$\kappa$", "<i>κ</i>", "smallest over largest singular value",
-        higher_is_better=True, digits=1, high=100.0 + _ROUNDING,
+        "kappa",
+        r"$\kappa$",
+        "<i>κ</i>",
+        "smallest over largest singular value",
+        higher_is_better=True,
+        digits=1,
+        high=100.0 + _ROUNDING,
     ),
     _embeddings(
-        "mean_cosine", r"$\overline{\cos}$", "mean cos", "mean cosine of two embeddings",
-        higher_is_better=False, low=-_ONE, high=_ONE,
+        "mean_cosine",
+        r"$\overline{\cos}$",
+        "mean cos",
+        "mean cosine of two embeddings",
+        higher_is_better=False,
+        low=-_ONE,
+        high=_ONE,
     ),
     _embeddings(
-        "effective_rank", r"$\mathrm{erank}$", "erank",
-        "effective rank: exponential of the entropy of the singular values", higher_is_better=True, digits=0,
+        "effective_rank",
+        r"$\mathrm{erank}$",
+        "erank",
+        "effective rank: exponential of the entropy of the singular values",
+        higher_is_better=True,
+        digits=0,
     ),
     _embeddings(
-        "participation_ratio", r"$\mathrm{PR}$", "PR",
-        "participation ratio: how many directions share the squared norm", higher_is_better=True, digits=0,
+        "participation_ratio",
+        r"$\mathrm{PR}$",
+        "PR",
+        "participation ratio: how many directions share the squared norm",
+        higher_is_better=True,
+        digits=0,
     ),
-)  # fmt: skip
+)
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         _loss("loss", r"$\mathcal{L}$", "<i>L</i>", "cross-entropy on held-out tokens"),
         _test(
-            "bits_per_byte", r"$\mathrm{bpb}$", "bpb", "bits per byte of held-out text",
-            higher_is_better=False, unit="bit/byte", digits=3,
+            "bits_per_byte",
+            r"$\mathrm{bpb}$",
+            "bpb",
+            "bits per byte of held-out text",
+            higher_is_better=False,
+            unit="bit/byte",
+            digits=3,
         ),
         *map(_band_loss, BANDS),
         *(metric for band in BANDS for metric in _band_calibrations(band)),
         *_LOGITS,
         Metric(
-            "acc", "average", "downstream", r"$\mathrm{Acc}$", "Acc", "mean accuracy over the downstream tasks",
-            higher_is_better=True, digits=3, high=1.0,
+            "acc",
+            "average",
+            "downstream",
+            r"$\mathrm{Acc}$",
+            "Acc",
+            "mean accuracy over the downstream tasks",
+            higher_is_better=True,
+            digits=3,
+            high=1.0,
         ),
         *_EMBEDDINGS,
     )
-}  # fmt: skip
+}
 
 HELD_OUT_SIZES = ("n_predicted_tokens", "n_documents")
-"""The size of the held-out text under the task ``test``: its targets, and the documents that they are of."""
+"""The size of the held-out text under the task ``test``: its targets, and the documents that they
+are of."""
 FEW_DOCUMENTS = 100
-"""Below so many held-out documents, the report and preparation say that they are few; a choice of ours."""
-# Those of the task `theory`, which only studies with `evaluation.theory` measure; no columns of tables.
+"""Below so many held-out documents, the report and preparation say that they are few; a choice of
+ours."""
+# Those of the task `theory`, which only studies with `evaluation.theory` measure; no columns of
+# tables.
 THEORY_METRICS = (
-    "head_gradient_sum", "update_sum", "second_moment_slope", "second_moment_r_squared", "drift_input_share",
-)  # fmt: skip
+    "head_gradient_sum",
+    "update_sum",
+    "second_moment_slope",
+    "second_moment_r_squared",
+    "drift_input_share",
+)
 
 
 def columns_of(stage: str) -> tuple[tuple[str, str, str], ...]:
     """Return task, metric and unit of the metrics that a stage measures."""
-    return tuple((metric.task, metric.name, metric.unit) for metric in METRICS.values() if metric.stage == stage)
+    return tuple(
+        (metric.task, metric.name, metric.unit)
+        for metric in METRICS.values()
+        if metric.stage == stage
+    )
 
 
 RESULT_COLUMNS = {

@@ -1,4 +1,5 @@
-"""The stages of evaluation, declared once: what a job runs, which version of its mathematics, and on what device."""
+"""The stages of evaluation, declared once: what a job runs, which version of its mathematics, and
+on what device."""
 
 from dataclasses import dataclass
 
@@ -9,12 +10,13 @@ from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, THEORY_METR
 class Stage:
     """A kind of evaluation of a trained cell.
 
-    ``version`` is that of its mathematics: it changes when, and only when, the numbers that the stage writes can
-    change. ``opener`` names, as ``module:function`` of this package, the function that loads once what all cells of a
-    job share; only a job imports it. ``settings`` names in the same way the light function that returns, given the
-    study and the id of its data, everything but the model that can change the numbers. ``optional`` says whether only a
-    study with a section of this name in ``evaluation`` runs it, ``gpu`` whether it uses one. ``columns`` are task,
-    metric and unit of what it always measures beside the metrics of the catalogue that name it.
+    ``version`` is that of its mathematics: it changes when, and only when, the numbers that the
+    stage writes can change. ``opener`` names, as ``module:function`` of this package, the function
+    that loads once what all cells of a job share; only a job imports it. ``settings`` names in the
+    same way the light function that returns, given the study and the id of its data, everything but
+    the model that can change the numbers. ``optional`` says whether only a study with a section of
+    this name in ``evaluation`` runs it, ``gpu`` whether it uses one. ``columns`` are task, metric
+    and unit of what it always measures beside the metrics of the catalogue that name it.
     """
 
     name: str
@@ -33,7 +35,8 @@ class Stage:
 
     @property
     def measures(self) -> tuple[tuple[str, str, str], ...]:
-        """Task, metric and unit of all that it always measures: the metrics of the catalogue, and its columns."""
+        """Task, metric and unit of all that it always measures: the metrics of the catalogue, and
+        its columns."""
         return columns_of(self.name) + self.columns
 
 
@@ -69,7 +72,10 @@ STAGES = {
             version=1,
             opener="tools.theory.stage:open_evaluator",
             settings="evaluation.settings:theory",
-            summary="check the theory in trained cells: gradients, second moments, and a replay of training",
+            summary=(
+                "check the theory in trained cells: gradients, second moments, and a replay of"
+                " training"
+            ),
             optional=True,
             columns=tuple(("theory", metric, "1") for metric in THEORY_METRICS),
         ),
@@ -85,5 +91,5 @@ VALIDATION_LOSS = Stage(
     summary="measure the loss of the candidates of a tuning on the split val",
     columns=(("val", "loss", "nat/token"),),
 )
-"""What a tuning chooses by; the version is also that of the rule of the choice. No cell of a grid has this stage, so it
-is none of ``STAGES``."""
+"""What a tuning chooses by; the version is also that of the rule of the choice. No cell of a grid
+has this stage, so it is none of ``STAGES``."""

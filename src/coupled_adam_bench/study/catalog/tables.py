@@ -11,8 +11,9 @@ ComparisonName = Literal["pair", "each_other", "single_runs"]
 class Comparison:
     """A way to compare the optimizers of a table.
 
-    ``tested`` says whether a t-test decides what is bold; without one the better value is. ``optimizers`` is their
-    number where it is fixed, and ``bold_beats`` says in print what a bold value is better than.
+    ``tested`` says whether a t-test decides what is bold; without one the better value is.
+    ``optimizers`` is their number where it is fixed, and ``bold_beats`` says in print what a bold
+    value is better than.
     """
 
     tested: bool
@@ -36,10 +37,11 @@ MIN_OPTIMIZERS = 2
 
 @dataclass(frozen=True)
 class Table:
-    """A table: ``columns`` are names of metrics, ``min_seeds`` is the fewest seeds that a block of it may have.
+    """A table: ``columns`` are names of metrics, ``min_seeds`` is the fewest seeds that a block of
+    it may have.
 
-    ``width`` is ``column``, ``text`` or a length of LaTeX: what the printed table fits into, on a page of its own on
-    its side if ``landscape``, with its ``caption`` ``above`` or ``below``.
+    ``width`` is ``column``, ``text`` or a length of LaTeX: what the printed table fits into, on a
+    page of its own on its side if ``landscape``, with its ``caption`` ``above`` or ``below``.
     """
 
     name: str
@@ -70,5 +72,8 @@ TABLES: dict[str, Table] = {
 
 
 def comparing_any_number(tables: Iterable[Table]) -> str:
-    """Return the names of the tables that take any number of optimizers with a test, for the remedy in an error."""
-    return " or ".join(table.name for table in tables if table.rules.tested and table.rules.optimizers is None)
+    """Return the names of the tables that take any number of optimizers with a test, for the remedy
+    in an error."""
+    return " or ".join(
+        table.name for table in tables if table.rules.tested and table.rules.optimizers is None
+    )

@@ -1,8 +1,8 @@
 """The study: every setting of an experiment with its type, its default and its source.
 
-Marks in the docstrings give the source of a value: [P] is stated in the paper, [C] was read in the authors' code, [I]
-was inferred; unmarked values are ours. Settings in ``paths``, ``execution`` and ``budget`` never change a number, those
-in ``statistics`` none of a run.
+Marks in the docstrings give the source of a value: [P] is stated in the paper, [C] was read in the
+authors' code, [I] was inferred; unmarked values are ours. Settings in ``paths``, ``execution`` and
+``budget`` never change a number, those in ``statistics`` none of a run.
 """
 
 from coupled_adam_bench.study.config.base import Settings as Settings

@@ -22,9 +22,12 @@ from pydantic import (
     model_validator,
 )
 
-# A file name has at most 255 bytes, and the id of a cell is made of two names, a seed, a count and a hash.
+# A file name has at most 255 bytes, and the id of a cell is made of two names, a seed, a count and
+# a hash.
 NAME_LENGTH = 64
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9.\-]*$"  # without '_', which separates the fields of a cell's id
+NAME_PATTERN = (  # without '_', which separates the fields of a cell's id
+    r"^[A-Za-z0-9][A-Za-z0-9.\-]*$"
+)
 Name = Annotated[
     str,
     Field(
@@ -34,7 +37,8 @@ Name = Annotated[
     ),
 ]
 MAX_COUNT = 10**18
-"""Largest number of tokens; it is well below 2^63, the limit of the 64-bit integers in arrays and tables."""
+"""Largest number of tokens; it is well below 2^63, the limit of the 64-bit integers in arrays and
+tables."""
 MAX_STEPS = 2**40
 MAX_SEQUENCES = 2**24
 _COUNT_PATTERN = r"^([0-9]+(?:\.[0-9]+)?) ?([KMBT]?)$"
@@ -42,7 +46,8 @@ _SUFFIX = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def parse_count(value: Any) -> Any:
-    """Turn text such as ``"1.5M"`` or ``"20B"`` into an integer; pydantic validates everything else."""
+    """Turn text such as ``"1.5M"`` or ``"20B"`` into an integer; pydantic validates everything
+    else."""
     if not isinstance(value, str):
         return not_bool(value)
     match = re.fullmatch(_COUNT_PATTERN, value.strip())
@@ -80,12 +85,15 @@ def _one_line(text: str) -> str:
 
 def _label(text: str) -> str:
     if not text.strip() or text.startswith("_"):
-        raise ValueError("must not be empty or begin with '_': figures leave such labels out of their legends")
+        raise ValueError(
+            "must not be empty or begin with '_': figures leave such labels out of their legends"
+        )
     return text
 
 
 def as_seen(label: str) -> str:
-    """Return a label as a reader sees it: one form of each letter, one space where there are several."""
+    """Return a label as a reader sees it: one form of each letter, one space where there are
+    several."""
     return " ".join(unicodedata.normalize("NFKC", label).split())
 
 
@@ -101,35 +109,43 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})")
 
 
 def _expanded(path: str) -> str:
-    """Return a path with the user's home in place of ``~`` and with the values of the variables that it names.
+    """Return a path with the user's home in place of ``~`` and with the values of the variables
+    that it names.
 
-    It is whole then, so a plan has the same path for every job, wherever it runs, and expands to itself.
+    It is whole then, so a plan has the same path for every job, wherever it runs, and expands to
+    itself.
     """
     for variable in _VARIABLE.finditer(path):
         if not os.environ.get(variable[1] or variable[2]):
             raise ValueError(
-                f"the variable {variable[0]} is not set, or is empty; set it, or write the folder itself, and give a "
-                "folder with a dollar sign in its name through a link"
+                f"the variable {variable[0]} is not set, or is empty; set it, or write the folder"
+                " itself, and give a folder with a dollar sign in its name through a link"
             )
     # Path would drop what a pattern may end in.
     full = os.path.expanduser(os.path.expandvars(path))  # noqa: PTH111
     if full.startswith("~"):
         user = full.partition("/")[0]
-        raise ValueError(f"{user} is the home of no user here; write the folder itself, or ./{user}")
+        raise ValueError(
+            f"{user} is the home of no user here; write the folder itself, or ./{user}"
+        )
     if _VARIABLE.search(full):
-        raise ValueError(f"stands for {full}, which has a dollar sign in it; give a link to that folder")
+        raise ValueError(
+            f"stands for {full}, which has a dollar sign in it; give a link to that folder"
+        )
     return full
 
 
 def _below(name: str) -> str:
     if name.startswith("~") or "$" in name:
-        raise ValueError("must be the name of a file in that folder: neither ~ nor a variable begins there")
+        raise ValueError(
+            "must be the name of a file in that folder: neither ~ nor a variable begins there"
+        )
     return name
 
 
 UserPath = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_expanded)]
-"""A path on this machine, or a pattern of paths, as a user types it: ``~``, ``~user``, ``$NAME`` and ``${NAME}``
-stand for what a shell takes them for."""
+"""A path on this machine, or a pattern of paths, as a user types it: ``~``, ``~user``, ``$NAME``
+and ``${NAME}`` stand for what a shell takes them for."""
 PathBelow = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_below)]
 """The path of a file in a folder that another setting names."""
 
@@ -137,7 +153,9 @@ PathBelow = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(
 def _dotted_path(path: str) -> str:
     names = path.split(".")
     if len(names) < 2 or not all(name.isidentifier() for name in names) or names[0] == "__main__":
-        raise ValueError("must be a module and what it defines, joined by dots, such as torch.optim.Adagrad")
+        raise ValueError(
+            "must be a module and what it defines, joined by dots, such as torch.optim.Adagrad"
+        )
     return path
 
 
@@ -155,7 +173,8 @@ _NO_ARGUMENTS = {
 
 
 def checked_arguments(values: Any) -> Any:
-    """Return the keyword arguments of a custom optimizer, lists as tuples; ``ValueError`` names what cannot be one."""
+    """Return the keyword arguments of a custom optimizer, lists as tuples; ``ValueError`` names
+    what cannot be one."""
     if not isinstance(values, dict):
         return values
     for name, value in values.items():
@@ -163,13 +182,20 @@ def checked_arguments(values: Any) -> Any:
             raise ValueError(f"{name}: not among the arguments; {_NO_ARGUMENTS[name]}")
         for entry in value if isinstance(value, list | tuple) else (value,):
             if not isinstance(entry, Scalar) or (isinstance(entry, float) and not isfinite(entry)):
-                raise ValueError(f"{name}: must be a finite number, text, true, false or null, or a list of these")
-            if isinstance(entry, str) and _NUMBER.fullmatch(entry):
-                # Given as text, the number would fail inside the optimizer or, worse, would not fail.
                 raise ValueError(
-                    f"{name}: {entry!r} is text to YAML, whose numbers have a point: write 1.0e-8, not 1e-8"
+                    f"{name}: must be a finite number, text, true, false or null, or a list of"
+                    " these"
                 )
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+            if isinstance(entry, str) and _NUMBER.fullmatch(entry):
+                # Given as text, the number would fail inside the optimizer or, worse, would not
+                # fail.
+                raise ValueError(
+                    f"{name}: {entry!r} is text to YAML, whose numbers have a point: write 1.0e-8,"
+                    " not 1e-8"
+                )
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
 
 
 def as_list(value: Any) -> Any:
@@ -185,18 +211,25 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_bool_for_a_number(cls, values: Any) -> Any:
-        """Turn true and false into text where they are not allowed, so that pydantic does not read them as 1 and 0."""
+        """Turn true and false into text where they are not allowed, so that pydantic does not read
+        them as 1 and 0."""
         if not isinstance(values, dict):
             return values
-        truths = {n for n, field in cls.model_fields.items() if re.search("bool|True|False", str(field.annotation))}
+        truths = {
+            n
+            for n, field in cls.model_fields.items()
+            if re.search("bool|True|False", str(field.annotation))
+        }
         wrong = {name for name, value in values.items() if isinstance(value, bool)} - truths
         return values | {name: str(values[name]).lower() for name in wrong}
 
 
 class LaterSettings(Settings):
-    """Settings to which fields were added; a dump leaves out the added fields that have their default values.
+    """Settings to which fields were added; a dump leaves out the added fields that have their
+    default values.
 
-    A cell's id is a hash of such dumps (cells.py), so cells from before a field was added keep their ids.
+    A cell's id is a hash of such dumps (cells.py), so cells from before a field was added keep
+    their ids.
     """
 
     later: ClassVar[tuple[str, ...]]
@@ -205,7 +238,11 @@ class LaterSettings(Settings):
     def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = type(self).model_fields
         values: dict[str, Any] = dump(self)
-        return {name: v for name, v in values.items() if name not in self.later or v != fields[name].default}
+        return {
+            name: v
+            for name, v in values.items()
+            if name not in self.later or v != fields[name].default
+        }
 
 
 class Steps(Settings):

@@ -26,7 +26,8 @@ class Composite(Settings):
     studies: tuple[StudyName, ...] = Field(min_length=1)
     """Names of study files beside this one, without ``.yaml``."""
     protocol: Protocol | None = None
-    """Protocol of all combined studies; by default each keeps its own, and these must be the same."""
+    """Protocol of all combined studies; by default each keeps its own, and these must be the
+    same."""
     paths: Paths = Paths()
     """Paths that replace those of every combined study."""
     execution: Execution = Execution()
@@ -34,7 +35,8 @@ class Composite(Settings):
     budget: Budget = Budget()
     """Budget settings that replace those of every combined study."""
     stated: UserPath | None = None
-    """A file that states what this study will test; those of the combined studies belong to their own folders."""
+    """A file that states what this study will test; those of the combined studies belong to their
+    own folders."""
     statistics: StatisticsSettings = StatisticsSettings()
     """Settings of statistics that replace those of every combined study."""
 
@@ -59,7 +61,9 @@ class Composite(Settings):
     def _load_study(self, name: str, folders: Sequence[Path]) -> Study:
         files = [path for folder in folders if (path := folder / f"{name}.yaml").is_file()]
         if not files:
-            available = sorted({path.stem for folder in folders for path in folder.glob("*.yaml")} - {self.study})
+            available = sorted(
+                {path.stem for folder in folders for path in folder.glob("*.yaml")} - {self.study}
+            )
             raise ValueError(
                 f"{self.study}: studies: no {name}.yaml in {' or '.join(map(str, folders))}; "
                 f"there are {', '.join(available) or 'none'}"
@@ -67,15 +71,21 @@ class Composite(Settings):
         values = read_study_file(files[0])
         if isinstance(values, dict):
             if "studies" in values:
-                raise ValueError(f"{self.study}: studies: {files[0]} is made of studies itself; name those instead")
-            for section, given in self.model_dump(include=_FOR_ALL, exclude_unset=True, exclude_none=True).items():
+                raise ValueError(
+                    f"{self.study}: studies: {files[0]} is made of studies itself; name those"
+                    " instead"
+                )
+            for section, given in self.model_dump(
+                include=_FOR_ALL, exclude_unset=True, exclude_none=True
+            ).items():
                 own = values.get(section)
                 values[section] = own | given if isinstance(own, dict) else given
         return parse_study(values, f"{self.study}: {files[0]}")
 
 
 def parse_any_study(values: Any, origin: str = "study") -> Study | Composite:
-    """Validate a mapping as a study or, if it has ``studies``, as a composite; see :func:`parse_study` for errors."""
+    """Validate a mapping as a study or, if it has ``studies``, as a composite; see
+    :func:`parse_study` for errors."""
     if isinstance(values, dict) and "studies" in values:
         return validate(Composite, values, origin)
     return parse_study(values, origin)

@@ -1,4 +1,5 @@
-"""Pydantic's validation errors, rewritten for authors of study files: which field is wrong, and what is allowed."""
+"""Pydantic's validation errors, rewritten for authors of study files: which field is wrong, and
+what is allowed."""
 
 import difflib
 import reprlib
@@ -23,7 +24,13 @@ _MESSAGES = {
     "string_type": "must be text",
 }
 # These messages are complete without the value.
-_WITHOUT_VALUE = ("missing", "extra_forbidden", "union_tag_not_found", "union_tag_invalid", "too_short")
+_WITHOUT_VALUE = (
+    "missing",
+    "extra_forbidden",
+    "union_tag_not_found",
+    "union_tag_invalid",
+    "too_short",
+)
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxlong = 100
@@ -35,16 +42,20 @@ Result = TypeVar("Result")
 
 
 def validate(model: type[Section], values: Any, origin: str) -> Section:
-    """Return ``values`` as settings; a ``ValueError`` lists every wrong field, its value and what is allowed."""
+    """Return ``values`` as settings; a ``ValueError`` lists every wrong field, its value and what
+    is allowed."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
         lines = describe_errors(error, model, values)
-        raise ValueError("\n  ".join([f"{origin}: {len(lines)} invalid setting(s)", *lines])) from None
+        raise ValueError(
+            "\n  ".join([f"{origin}: {len(lines)} invalid setting(s)", *lines])
+        ) from None
 
 
 def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Return what a function makes of each item; a ``ValueError`` has what it said of all those that it refused."""
+    """Return what a function makes of each item; a ``ValueError`` has what it said of all those
+    that it refused."""
     results: list[Result] = []
     problems: list[str] = []
     for item in items:
@@ -58,19 +69,27 @@ def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[
 
 
 def describe_errors(error: ValidationError, root: type[BaseModel], values: Any) -> list[str]:
-    """Return a line for every field of ``values`` that ``root`` refused, such as ``grid.0.seeds: must be a list``."""
-    problems = [(_field_location(problem, values), problem) for problem in error.errors(include_url=False)]
+    """Return a line for every field of ``values`` that ``root`` refused, such as ``grid.0.seeds:
+    must be a list``."""
+    problems = [
+        (_field_location(problem, values), problem) for problem in error.errors(include_url=False)
+    ]
     # By field and, where one validator has found several things, by what it has found.
     messages: dict[tuple[str, str], list[str]] = {}
     given: dict[tuple[str, str], str] = {}
     for location, problem in problems:
-        # When a list has wrong entries, pydantic also reports the list as too short, or as no literal of its union.
-        has_inner = any(len(other) > len(location) and other[: len(location)] == location for other, _ in problems)
+        # When a list has wrong entries, pydantic also reports the list as too short, or as no
+        # literal of its union.
+        has_inner = any(
+            len(other) > len(location) and other[: len(location)] == location
+            for other, _ in problems
+        )
         if has_inner and problem["type"] in ("too_short", "literal_error"):
             continue
         name, message = ".".join(map(str, location)), _message(problem, root)
         if problem["type"] == "value_error" and not _is_scalar(problem["input"]):
-            # The validator of a whole section raised it, and each line begins with the name of a field.
+            # The validator of a whole section raised it, and each line begins with the name of a
+            # field.
             for line in message.splitlines():
                 field, _, text = f"{name}.{line}".removeprefix(".").partition(": ")
                 messages[field, text], given[field, text] = [text], ""
@@ -92,7 +111,8 @@ def _given(problem: ErrorDetails) -> str:
 
 
 def _field_location(problem: ErrorDetails, values: Any) -> list[int | str]:
-    """Return pydantic's location without the names of union branches, which study files do not contain."""
+    """Return pydantic's location without the names of union branches, which study files do not
+    contain."""
     location: list[int | str] = []
     for key in problem["loc"]:
         is_key = isinstance(values, dict) and key in values
@@ -114,7 +134,9 @@ def _message(problem: ErrorDetails, root: type[BaseModel]) -> str:
     if kind == "union_tag_invalid":
         return f"{_SHORT.repr(context['tag'])} is none of {context['expected_tags']}"
     if kind == "union_tag_not_found":
-        tags = [tag for section in _sections(problem["loc"], root) for tag in sorted(_tags(section))]
+        tags = [
+            tag for section in _sections(problem["loc"], root) for tag in sorted(_tags(section))
+        ]
         return f"missing; one of {', '.join(map(repr, tags))}"
     if kind == "string_pattern_mismatch":
         signs = "'_', '.' and '-'" if "_" in context["pattern"] else "'.' and '-'"
@@ -132,7 +154,10 @@ def _unknown_key(location: Location, root: type[BaseModel]) -> str:
     key = str(location[-1])
     allowed = [name for section in _sections(location[:-1], root) for name in section.model_fields]
     close = difflib.get_close_matches(key, allowed, n=1)
-    return f"unknown key{f'; did you mean {close[0]!r}?' if close else ''}; allowed: {', '.join(allowed)}"
+    return (
+        f"unknown key{f'; did you mean {close[0]!r}?' if close else ''}; allowed:"
+        f" {', '.join(allowed)}"
+    )
 
 
 def _sections(location: Sequence[int | str], root: type[BaseModel]) -> list[type[BaseModel]]:
@@ -154,7 +179,8 @@ def _classes(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _tags(section: type[BaseModel]) -> set[str]:
-    """Return the values of ``kind`` or ``name`` that select this section in a discriminated union."""
+    """Return the values of ``kind`` or ``name`` that select this section in a discriminated
+    union."""
     return {
         tag
         for name, field in section.model_fields.items()

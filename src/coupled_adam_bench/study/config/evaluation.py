@@ -29,22 +29,27 @@ Column = Annotated[int, Field(ge=0, le=1000), BeforeValidator(not_bool)]
 
 
 class OwnMetric(Settings):
-    """A metric of the embedding matrix that the study brings itself: a function and what tables need (docs/howto.md).
+    """A metric of the embedding matrix that the study brings itself: a function and what tables
+    need (docs/howto.md).
 
-    The function is called with the matrix, a float64 array of shape (vocabulary, width), and returns a number. If it
-    has a parameter ``unigram_counts``, it is given how often each token is in the training text.
+    The function is called with the matrix, a float64 array of shape (vocabulary, width), and
+    returns a number. If it has a parameter ``unigram_counts``, it is given how often each token is
+    in the training text.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
     """Name in results, and in the columns of tables."""
     path: DottedPath
-    """Module and function, of an installed package or of a file in the folder in which the study is started."""
+    """Module and function, of an installed package or of a file in the folder in which the study is
+    started."""
     symbol: Label
     """What the head of a table's column prints."""
     higher_is_better: bool | None = None
-    """Direction of the test, of the arrow in the table's head and of the bold type; or give ``best_at``."""
+    """Direction of the test, of the arrow in the table's head and of the bold type; or give
+    ``best_at``."""
     best_at: Annotated[float, Field(allow_inf_nan=False), BeforeValidator(not_bool)] | None = None
-    """The value at which the metric is best, in place of a direction: the distances from it are compared."""
+    """The value at which the metric is best, in place of a direction: the distances from it are
+    compared."""
     digits: int = Field(2, ge=0, le=6)
     """Decimals in tables."""
     unit: Line = "1"
@@ -55,7 +60,8 @@ class OwnMetric(Settings):
     def _has_one_direction(self) -> Self:
         if (self.higher_is_better is None) == (self.best_at is None):
             raise ValueError(
-                f"higher_is_better, best_at: {self.name} needs one of the two; give a direction or a value"
+                f"higher_is_better, best_at: {self.name} needs one of the two; give a direction or"
+                " a value"
             )
         return self
 
@@ -77,7 +83,8 @@ class OwnMetric(Settings):
 
 
 class WordSimilaritySet(Settings):
-    """A list of word pairs with human ratings, in a file of the folder ``paths.word_similarity``."""
+    """A list of word pairs with human ratings, in a file of the folder
+    ``paths.word_similarity``."""
 
     name: Name
     file: PathBelow
@@ -89,7 +96,9 @@ class WordSimilaritySet(Settings):
     @model_validator(mode="after")
     def _three_columns(self) -> Self:
         if len(set(self.columns)) < 3:
-            raise ValueError(f"columns: {', '.join(map(str, self.columns))} must be three different ones")
+            raise ValueError(
+                f"columns: {', '.join(map(str, self.columns))} must be three different ones"
+            )
         return self
 
 
@@ -97,15 +106,19 @@ class Downstream(Settings):
     """Tasks of the lm-evaluation-harness."""
 
     tasks: Annotated[tuple[Term, ...], Field(min_length=1)] | Literal["synthetic"] = PAPER_TASKS
-    """Names of tasks of lm-eval or in ``paths.tasks``; ``synthetic``: the tasks of the generated language."""
+    """Names of tasks of lm-eval or in ``paths.tasks``; ``synthetic``: the tasks of the generated
+    language."""
     task_versions: Literal["installed", "0.4.3"] = "installed"
-    """``installed``: prompts and scores of the installed lm-eval; ``0.4.3``: those of the authors' lm-eval [C] for race
-    and truthfulqa_mc2, the two of the paper's tasks that have changed since. A task in ``paths.tasks`` comes first."""
+    """``installed``: prompts and scores of the installed lm-eval; ``0.4.3``: those of the authors'
+    lm-eval [C] for race and truthfulqa_mc2, the two of the paper's tasks that have changed since. A
+    task in ``paths.tasks`` comes first."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Precision of evaluation: ``fp32`` [C]; ``bf16``: autocast on a GPU. A CPU always computes in fp32."""
+    """Precision of evaluation: ``fp32`` [C]; ``bf16``: autocast on a GPU. A CPU always computes in
+    fp32."""
     num_fewshot: int | None = Field(None, ge=0, le=10_000)
-    """Number of examples in each prompt; by default that of the task's own file, which is 0 for all tasks of the paper,
-    as the authors evaluate [C]. A task that names 0 itself has its examples in the prompt and keeps them."""
+    """Number of examples in each prompt; by default that of the task's own file, which is 0 for all
+    tasks of the paper, as the authors evaluate [C]. A task that names 0 itself has its examples in
+    the prompt and keeps them."""
     limit: int | None = Field(None, gt=0, le=10**9)
     """Number of items that are scored in each task, from the first on; by default all."""
 
@@ -115,33 +128,40 @@ class TestLoss(Settings):
 
     split: Literal["test", "val"] = "test"
     windows: Literal["all", "random"] = "all"
-    """``all``: one pass over windows without overlap; ``random``: offsets that depend on the cell's seed [C]."""
+    """``all``: one pass over windows without overlap; ``random``: offsets that depend on the cell's
+    seed [C]."""
     n_batches: int = Field(2000, gt=0, le=10**6)
     """Number of batches of ``random`` windows [C]."""
     batch_sequences: int = Field(12, gt=0, le=10**4)
     """Number of ``random`` windows in a batch [C]."""
     batch_sequences_of: dict[Name, Annotated[int, Field(gt=0, le=10**4)]] = Field({})
-    """Exceptions to ``batch_sequences`` by the name of the model; the authors' 760M models have 6 [C]."""
+    """Exceptions to ``batch_sequences`` by the name of the model; the authors' 760M models have 6
+    [C]."""
 
     def in_effect(self) -> dict[str, Any]:
-        """Return the settings that can change the loss; some of them matter only for ``random`` windows."""
+        """Return the settings that can change the loss; some of them matter only for ``random``
+        windows."""
         only_random = {"n_batches", "batch_sequences", "batch_sequences_of"}
         return self.model_dump(exclude=set() if self.windows == "random" else only_random)
 
     def for_model(self, name: str) -> Self:
         """Return the settings of one model, with its exception from ``batch_sequences_of``."""
-        return self.model_copy(update={"batch_sequences": self.batch_sequences_of.get(name, self.batch_sequences)})
+        return self.model_copy(
+            update={"batch_sequences": self.batch_sequences_of.get(name, self.batch_sequences)}
+        )
 
 
 class Theory(Settings):
-    """Checks of the paper's theory in each cell: gradients of the trained model, and a replay of its training."""
+    """Checks of the paper's theory in each cell: gradients of the trained model, and a replay of
+    its training."""
 
     n_batches: int = Field(64, gt=0, le=10**6)
     """Number of global batches over which the trained model's squared gradients are averaged."""
     record_every: int = Field(10, gt=0, le=MAX_STEPS)
     """Steps between records of the mean embedding's drift; the last step is always recorded."""
     replay_tolerance: float = Field(1e-3, gt=0, le=1e6)
-    """Largest relative difference between the losses of the replay and the run; on a CPU there is no difference."""
+    """Largest relative difference between the losses of the replay and the run; on a CPU there is
+    no difference."""
 
     def in_effect(self) -> dict[str, Any]:
         """Return the settings that can change a number."""
@@ -153,33 +173,42 @@ class EvaluationSettings(Settings):
 
     test_loss: TestLoss = TestLoss()
     isotropy: Literal["both_signs", "eig_float32"] = "both_signs"
-    """``both_signs``: float64, both signs of each eigenvector; ``eig_float32``: float32, each general eigenvector with
-    the sign that the solver gives it, rounded to 4 decimals [C]."""
+    """``both_signs``: float64, both signs of each eigenvector; ``eig_float32``: float32, each
+    general eigenvector with the sign that the solver gives it, rounded to 4 decimals [C]."""
     leading_space: bool = True
-    """Whether words of the similarity sets are tokenized after a space, as in running text; the authors' were not
-    [C]."""
+    """Whether words of the similarity sets are tokenized after a space, as in running text; the
+    authors' were not [C]."""
     word_similarity: tuple[WordSimilaritySet, ...] | Literal["synthetic"] = tuple(
         WordSimilaritySet(**asdict(spec)) for spec in PAPER_LISTS
     )
     metrics: tuple[OwnMetric, ...] = ()
     """Embedding metrics of the study's own, beside those that every study has."""
     downstream: Downstream | None = Downstream()
-    """Settings of the stage ``downstream``; ``null``: it does not run, as is the default of ``contexts``, whose answers
-    would be those of a bigram."""
+    """Settings of the stage ``downstream``; ``null``: it does not run, as is the default of
+    ``contexts``, whose answers would be those of a bigram."""
     theory: Theory | None = None
-    """Settings of the stage ``theory``, which takes about as long as training; without them it does not run."""
+    """Settings of the stage ``theory``, which takes about as long as training; without them it does
+    not run."""
 
     @property
     def downstream_of_files(self) -> Downstream | None:
-        """The downstream tasks, None if there are none or they are those of the generated language."""
-        return None if self.downstream is None or self.downstream.tasks == "synthetic" else self.downstream
+        """The downstream tasks, None if there are none or they are those of the generated
+        language."""
+        return (
+            None
+            if self.downstream is None or self.downstream.tasks == "synthetic"
+            else self.downstream
+        )
 
     @model_validator(mode="after")
     def _metrics_have_names_of_their_own(self) -> Self:
         names = [metric.name for metric in self.metrics]
         for index, name in enumerate(names):
             if name in METRICS:
-                raise ValueError(f"metrics.{index}.name: {name!r} is a metric of every study; give it another name")
+                raise ValueError(
+                    f"metrics.{index}.name: {name!r} is a metric of every study; give it another"
+                    " name"
+                )
         if twice := duplicates(names):
             raise ValueError(f"metrics: {', '.join(map(repr, twice))} is declared more than once")
         return self

@@ -1,4 +1,5 @@
-"""The sections ``grid`` and ``tables`` of a study: products of models, tokens, optimizers and seeds, and their tables.
+"""The sections ``grid`` and ``tables`` of a study: products of models, tokens, optimizers and
+seeds, and their tables.
 
 A study's own tables need no code.
 """
@@ -53,46 +54,55 @@ TableWidth = Annotated[
 
 
 class TableSettings(Settings):
-    """A table of a study's own. One with the name of a table of the paper changes all but its comparison."""
+    """A table of a study's own. One with the name of a table of the paper changes all but its
+    comparison."""
 
     title: Label | None = None
     """The heading of the table in the report. A study's own table needs one."""
     comparison: ComparisonName | None = None
-    """``pair``: exactly two optimizers, t-test; ``each_other``: each against all others, t-test; ``single_runs``: the
-    better value is bold, without a test. A study's own table needs one."""
+    """``pair``: exactly two optimizers, t-test; ``each_other``: each against all others, t-test;
+    ``single_runs``: the better value is bold, without a test. A study's own table needs one."""
     columns: Annotated[tuple[Term, ...], Field(min_length=1)] | None = None
     """Metrics that the study measures, in this order. A study's own table needs them."""
     min_seeds: int | None = Field(None, ge=1, le=10**4)
-    """The fewest seeds that a block of the table may have; 2 with a t-test and 1 without, if not given."""
+    """The fewest seeds that a block of the table may have; 2 with a t-test and 1 without, if not
+    given."""
     width: TableWidth | None = None
-    """What the table fits into in LaTeX: ``column``, ``text`` (both columns; if not given), or a length such as
-    ``5.5in``. Its type gets smaller until it fits."""
+    """What the table fits into in LaTeX: ``column``, ``text`` (both columns; if not given), or a
+    length such as ``5.5in``. Its type gets smaller until it fits."""
     landscape: bool | None = None
     """Whether the table has a page of its own in LaTeX, turned on its side (package rotating)."""
     caption: Literal["above", "below"] | None = None
-    """Where the table has its caption in LaTeX: ``above`` for IEEE and ACM, ``below`` for ACL (if not given)."""
+    """Where the table has its caption in LaTeX: ``above`` for IEEE and ACM, ``below`` for ACL (if
+    not given)."""
 
 
 _NEEDED = ("title", "comparison", "columns")
 
 
-def table_errors(own: Mapping[str, TableSettings], metrics: Collection[str], used: Collection[str]) -> Iterator[str]:
+def table_errors(
+    own: Mapping[str, TableSettings], metrics: Collection[str], used: Collection[str]
+) -> Iterator[str]:
     """Yield what is wrong with the tables that a study declares as ``field: message``.
 
-    ``metrics`` are the names of what the study measures, ``used`` those of the tables that its blocks name.
+    ``metrics`` are the names of what the study measures, ``used`` those of the tables that its
+    blocks name.
     """
     for name, settings in own.items():
         place, paper = f"tables.{name}", TABLES.get(name)
         if name in SETUP_TABLES:
-            yield f"{place}: the table of the study's settings has this name; allowed is any other; rename it"
+            yield (
+                f"{place}: the table of the study's settings has this name; allowed is any other;"
+                " rename it"
+            )
         missing = [field for field in _NEEDED if getattr(settings, field) is None]
         if paper is None and missing:
             yield f"{place}.{missing[0]}: missing; a study's own table needs {', '.join(_NEEDED)}"
             continue
         if paper is not None and settings.comparison not in (None, paper.comparison):
             yield (
-                f"{place}.comparison: {settings.comparison}, but {name} of the paper is {paper.comparison}; "
-                "give the table a name of its own"
+                f"{place}.comparison: {settings.comparison}, but {name} of the paper is"
+                f" {paper.comparison}; give the table a name of its own"
             )
         table = _table(name, settings, metrics)
         if unknown := [column for column in table.columns if column not in metrics]:
@@ -103,9 +113,14 @@ def table_errors(own: Mapping[str, TableSettings], metrics: Collection[str], use
         if twice := duplicates(table.columns):
             yield f"{place}.columns: {', '.join(twice)} given more than once"
         if table.min_seeds < table.rules.min_seeds:
-            yield f"{place}.min_seeds: {table.min_seeds}, but a t-test needs {table.rules.min_seeds}"
+            yield (
+                f"{place}.min_seeds: {table.min_seeds}, but a t-test needs {table.rules.min_seeds}"
+            )
         if name not in used:
-            yield f"{place}: no block of the grid has `table: {name}`; give it to one, or leave this table out"
+            yield (
+                f"{place}: no block of the grid has `table: {name}`; give it to one, or leave this"
+                " table out"
+            )
 
 
 def _table(name: str, settings: TableSettings, metrics: Collection[str]) -> Table:
@@ -117,7 +132,8 @@ def _table(name: str, settings: TableSettings, metrics: Collection[str]) -> Tabl
 
 
 def all_tables(own: Mapping[str, TableSettings], metrics: Collection[str]) -> dict[str, Table]:
-    """Return the tables of the paper and a study's own, in this order; ``own`` must have no problems.
+    """Return the tables of the paper and a study's own, in this order; ``own`` must have no
+    problems.
 
     A table of the paper has those of its columns that are ``metrics`` of the study.
     """
@@ -134,17 +150,21 @@ class GridBlock(LaterSettings):
     """``table1``, ``table2``, ``table7``, or a table that the study declares under ``tables``."""
     models: tuple[Name, ...] = Field(min_length=1)
     tokens: tuple[StepsOrCount, ...] = Field(min_length=1)
-    """Training tokens of the cells: counts such as ``20B``, which are rounded down to whole steps, or steps."""
+    """Training tokens of the cells: counts such as ``20B``, which are rounded down to whole steps,
+    or steps."""
     optimizers: tuple[Optimizer, ...] = Field(min_length=1)
     seeds: tuple[Seed, ...] = Field((1, 2, 3), min_length=1)
-    """Random seeds, each a cell of its own [P]. A seed draws the initial weights and the order of the data."""
+    """Random seeds, each a cell of its own [P]. A seed draws the initial weights and the order of
+    the data."""
     tune: Tune | None = None
-    """Grids from which the settings of the optimizers are chosen before the cells are trained; by default none."""
+    """Grids from which the settings of the optimizers are chosen before the cells are trained; by
+    default none."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_data_seeds(cls, values: Any) -> Any:
-        """Read the manifests of the examples demo and theory, in which other seeds of the data's order are null."""
+        """Read the manifests of the examples demo and theory, in which other seeds of the data's
+        order are null."""
         if isinstance(values, dict) and values.get("data_seeds", 0) is None:
             return {name: value for name, value in values.items() if name != "data_seeds"}
         return values
@@ -152,21 +172,31 @@ class GridBlock(LaterSettings):
     @property
     def rows(self) -> list[Optimizer]:
         """The optimizers with the names that results and tables have for them."""
-        return [self.tune.row_of(optimizer) if self.tune else optimizer for optimizer in self.optimizers]
+        return [
+            self.tune.row_of(optimizer) if self.tune else optimizer for optimizer in self.optimizers
+        ]
 
     def steps(self, batch_tokens: int) -> list[int]:
         """Return the number of steps for each entry of ``tokens``."""
-        return [value // batch_tokens if isinstance(value, int) else value.steps for value in self.tokens]
+        return [
+            value // batch_tokens if isinstance(value, int) else value.steps
+            for value in self.tokens
+        ]
 
     @property
     def keys_of_own_heads(self) -> list[str]:
         """The keys of the rows that need a head with a matrix of its own."""
         return [row.key for row in self.rows if isinstance(row, PerMatrixSettings)]
 
-    def errors(self, batch_tokens: int, models: Iterable[str], tables: Mapping[str, Table]) -> Iterator[str]:
-        """Yield what is wrong with this block as ``field: message``; ``batch_tokens`` is the size of one batch."""
+    def errors(
+        self, batch_tokens: int, models: Iterable[str], tables: Mapping[str, Table]
+    ) -> Iterator[str]:
+        """Yield what is wrong with this block as ``field: message``; ``batch_tokens`` is the size
+        of one batch."""
         if unknown := sorted(set(self.models) - set(models)):
-            yield f"models: {', '.join(unknown)} is not among the study's models {', '.join(models)}"
+            yield (
+                f"models: {', '.join(unknown)} is not among the study's models {', '.join(models)}"
+            )
         for value in self.tokens:
             if isinstance(value, int) and value < batch_tokens:
                 yield (
@@ -186,13 +216,16 @@ class GridBlock(LaterSettings):
 
     def _table_errors(self, name: str, tables: Mapping[str, Table]) -> Iterator[str]:
         if name not in tables:
-            yield f"table: {name} is no table; there are {', '.join(tables)}, and others are declared under `tables`"
+            yield (
+                f"table: {name} is no table; there are {', '.join(tables)}, and others are declared"
+                " under `tables`"
+            )
             return
         table, n_optimizers = tables[name], len(self.optimizers)
         if table.rules.optimizers is not None and n_optimizers != table.rules.optimizers:
             yield (
-                f"optimizers: {name} compares exactly {table.rules.optimizers}, not {n_optimizers}; more go into "
-                f"{comparing_any_number(tables.values())}"
+                f"optimizers: {name} compares exactly {table.rules.optimizers}, not {n_optimizers};"
+                f" more go into {comparing_any_number(tables.values())}"
             )
         elif n_optimizers < MIN_OPTIMIZERS:
             yield f"optimizers: {name} compares at least {MIN_OPTIMIZERS}, not {n_optimizers}"

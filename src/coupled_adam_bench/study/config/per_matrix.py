@@ -31,7 +31,9 @@ class PerMatrixSettings(Named):
     def _head_settings_stand_in_head(self) -> Self:
         for field in HeadSettings.model_fields:
             if getattr(self.embedding, field) != HeadSettings.model_fields[field].default:
-                raise ValueError(f"embedding.{field}: {field} is a setting of the head; give it to `head`")
+                raise ValueError(
+                    f"embedding.{field}: {field} is a setting of the head; give it to `head`"
+                )
         return self
 
     @property
@@ -40,7 +42,8 @@ class PerMatrixSettings(Named):
         return {"embedding": self.embedding, "head": self.head}
 
     def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
-        """Return key and label of both; ``leave_out`` has fields of one, as ``head.beta2``, or of both."""
+        """Return key and label of both; ``leave_out`` has fields of one, as ``head.beta2``, or of
+        both."""
         key, label = self.embedding.names(_of_entry("embedding", leave_out))
         head_key, head_label = self.head.names(_of_entry("head", leave_out))
         return f"{key}_head-{head_key}", f"{label}, head: {head_label}"
@@ -58,5 +61,6 @@ def _per_matrix(value: Any) -> Any:
 
 _AnyOptimizer = Annotated[BuiltIn | CustomSettings | PerMatrixSettings, Field(discriminator="name")]
 Optimizer = Annotated[
-    _AnyOptimizer, BeforeValidator(_per_matrix, json_schema_input_type=Literal[PLAIN] | _AnyOptimizer)
+    _AnyOptimizer,
+    BeforeValidator(_per_matrix, json_schema_input_type=Literal[PLAIN] | _AnyOptimizer),
 ]

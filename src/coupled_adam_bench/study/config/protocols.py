@@ -1,8 +1,9 @@
-"""Protocols: presets for the settings on which the authors' code, the paper's text and correct practice disagree.
+"""Protocols: presets for the settings on which the authors' code, the paper's text and correct
+practice disagree.
 
-``LEDGER`` is the only list of these settings; docs/protocols.md says why they differ. Marks: [P] is stated in the
-paper; [C] was read in the authors' code, which is flxst/coupled-adam and, where named, danielbis/tooMuchInCommon for
-the metrics of embeddings.
+``LEDGER`` is the only list of these settings; docs/protocols.md says why they differ. Marks: [P] is
+stated in the paper; [C] was read in the authors' code, which is flxst/coupled-adam and, where
+named, danielbis/tooMuchInCommon for the metrics of embeddings.
 """
 
 import json
@@ -18,7 +19,8 @@ PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 class Point:
     """A setting's value under each protocol.
 
-    ``paper`` is None where the text is silent; the protocol ``paper`` then takes the value of ``corrected``.
+    ``paper`` is None where the text is silent; the protocol ``paper`` then takes the value of
+    ``corrected``.
     """
 
     official: Any
@@ -46,7 +48,8 @@ LEDGER = {
     "training.data_ranks": Point(4, None, 4, only_with=_PER_RANK),
     # [C] nanoGPT/train.py, `estimate_loss`; [P] test loss
     "evaluation.test_loss.split": Point("val", "test", "test"),
-    # [C] nanoGPT/train.py, `get_batch`; its numbers: nanoGPT/config and script_create_config_val.py there
+    # [C] nanoGPT/train.py, `get_batch`; its numbers: nanoGPT/config and script_create_config_val.py
+    # there
     "evaluation.test_loss.windows": Point("random", None, "all"),
     "evaluation.test_loss.n_batches": Point(2000, None, 2000, only_with=_RANDOM),
     "evaluation.test_loss.batch_sequences": Point(12, None, 12, only_with=_RANDOM),
@@ -66,12 +69,15 @@ def preset(protocol: Protocol) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field, point in LEDGER.items():
         *sections, name = field.split(".")
-        reduce(lambda section, key: section.setdefault(key, {}), sections, values)[name] = point.value(protocol)
+        reduce(lambda section, key: section.setdefault(key, {}), sections, values)[name] = (
+            point.value(protocol)
+        )
     return values
 
 
 def with_defaults(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``values`` in which missing keys are taken from ``defaults``, section by section."""
+    """Return a copy of ``values`` in which missing keys are taken from ``defaults``, section by
+    section."""
     filled = {**defaults, **values}
     for key, default in defaults.items():
         if isinstance(default, dict) and isinstance(filled[key], dict):
@@ -85,7 +91,9 @@ def departing_settings(study: Any, protocol: Protocol) -> dict[str, Any]:
     def setting(field: str) -> Any:
         return reduce(getattr, field.split("."), study)
 
-    there = [field for field in LEDGER if setting(field.rpartition(".")[0]) is not None]  # a stage may be left out
+    there = [
+        field for field in LEDGER if setting(field.rpartition(".")[0]) is not None
+    ]  # a stage may be left out
     return {
         field: setting(field)
         for field, point in ((field, LEDGER[field]) for field in there)

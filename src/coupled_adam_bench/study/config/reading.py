@@ -1,4 +1,5 @@
-"""Strict reading of study files: what YAML reads differently from how it looks is refused, with its line."""
+"""Strict reading of study files: what YAML reads differently from how it looks is refused, with its
+line."""
 
 import json
 import re
@@ -14,18 +15,21 @@ from coupled_adam_bench.study.config.errors import for_each
 _AS_THEY_LOOK = re.compile(
     r"[-+]?(0|[1-9][0-9_]*)|[-+]?([0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|\.inf|\.nan)|(?i:true|false|null)|~|<<|"
 )
-"""The plain values that YAML takes for what they look like; ``010``, ``1:30``, ``yes`` and dates are others."""
+"""The plain values that YAML takes for what they look like; ``010``, ``1:30``, ``yes`` and dates
+are others."""
 _TEMPLATE_KEY = "__use_yte__"
 _DEEPEST = 50
 """Levels of lists and mappings in a file; the settings of a study have six."""
 
 
 class NestingError(ValueError):
-    """A file has more levels than any study, or contains itself; Snakemake would end with a traceback."""
+    """A file has more levels than any study, or contains itself; Snakemake would end with a
+    traceback."""
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A safe loader that refuses keys that are given twice, values that are not what they look like, and nesting."""
+    """A safe loader that refuses keys that are given twice, values that are not what they look
+    like, and nesting."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -36,9 +40,15 @@ class _StrictLoader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) and event.anchor in self._open:
-            raise NestingError(f"line {line}: *{event.anchor} stands within &{event.anchor}, which so contains itself")
+            raise NestingError(
+                f"line {line}: *{event.anchor} stands within &{event.anchor}, which so contains"
+                " itself"
+            )
         if len(self._open) > _DEEPEST:
-            raise NestingError(f"line {line}: more than {_DEEPEST} levels of lists and mappings, which no study has")
+            raise NestingError(
+                f"line {line}: more than {_DEEPEST} levels of lists and mappings, which no"
+                " study has"
+            )
         self._open.append(getattr(event, "anchor", None))
         node = super().compose_node(parent, index)
         self._open.pop()
@@ -46,32 +56,40 @@ class _StrictLoader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         value = super().construct_object(node, deep)
-        plain = isinstance(node, yaml.ScalarNode) and node.style is None and not isinstance(value, str)
+        plain = (
+            isinstance(node, yaml.ScalarNode) and node.style is None and not isinstance(value, str)
+        )
         if plain and not _AS_THEY_LOOK.fullmatch(node.value):
             shown = str(value).lower()
             kind = type(value).__name__
             raise ValueError(
-                f"line {_line(node)}: {node.value} is the {kind} {shown} to YAML; put it in quotes, or write {shown}"
+                f"line {_line(node)}: {node.value} is the {kind} {shown} to YAML; put it in quotes,"
+                f" or write {shown}"
             )
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key for key, _ in node.value]
-        for name, count in Counter(key.value for key in keys if isinstance(key, yaml.ScalarNode)).items():
+        for name, count in Counter(
+            key.value for key in keys if isinstance(key, yaml.ScalarNode)
+        ).items():
             lines = " and ".join(str(_line(key)) for key in keys if key.value == name)
             if count > 1:
                 raise ValueError(
-                    f"lines {lines}: the key {name!r} is given {count} times in one mapping; the last one would win; "
-                    "keep one"
+                    f"lines {lines}: the key {name!r} is given {count} times in one mapping; the"
+                    " last one would win; keep one"
                 )
             if name == _TEMPLATE_KEY:
                 raise ValueError(
-                    f"line {lines}: {_TEMPLATE_KEY} makes a program of a file: Snakemake runs the Python in it when it "
-                    "reads it, before this program does; write the values themselves"
+                    f"line {lines}: {_TEMPLATE_KEY} makes a program of a file: Snakemake runs the"
+                    " Python in it when it reads it, before this program does; write the values"
+                    " themselves"
                 )
         mapping = super().construct_mapping(node, deep)
         if wrong := [str(key) for key in mapping if not isinstance(key, str)]:
-            raise ValueError(f"line {_line(node)}: the key {wrong[0]} is no text to YAML; put it in quotes")
+            raise ValueError(
+                f"line {_line(node)}: the key {wrong[0]} is no text to YAML; put it in quotes"
+            )
         return mapping
 
 
@@ -83,7 +101,10 @@ def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; ``ValueError`` for a key that is given twice."""
     for name, count in Counter(key for key, _ in pairs).items():
         if count > 1:
-            raise ValueError(f"the key {name!r} is given {count} times in one object; the last one would win; keep one")
+            raise ValueError(
+                f"the key {name!r} is given {count} times in one object; the last one would win;"
+                " keep one"
+            )
     return dict(pairs)
 
 
@@ -94,14 +115,17 @@ def _read(text: str) -> Any:
     except json.JSONDecodeError:
         return yaml.load(text, _StrictLoader)
     except RecursionError:
-        raise NestingError(f"more than {_DEEPEST} levels of lists and mappings, which no study has") from None
+        raise NestingError(
+            f"more than {_DEEPEST} levels of lists and mappings, which no study has"
+        ) from None
 
 
 def read_study_file(path: Path) -> Any:
     """Read a study's YAML or JSON file, without validation of its settings.
 
-    Raises a ``ValueError`` with file and line for a key that is given twice, and for a key or a value that YAML reads
-    differently from how it looks; a :class:`NestingError` for a file that contains itself or has too many levels.
+    Raises a ``ValueError`` with file and line for a key that is given twice, and for a key or a
+    value that YAML reads differently from how it looks; a :class:`NestingError` for a file that
+    contains itself or has too many levels.
     """
     if not path.is_file():
         raise ValueError(f"{path}: no such file; give a study's YAML file")
@@ -111,7 +135,9 @@ def read_study_file(path: Path) -> Any:
         tab = "; indent with spaces, not with tabs" if r"'\t'" in str(error) else ""
         raise ValueError(f"{path}: not valid YAML: {error}{tab}") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+        raise ValueError(
+            f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -119,5 +145,6 @@ def read_study_file(path: Path) -> Any:
 
 
 def check_files(files: Iterable[Path]) -> None:
-    """Read studies' files as :func:`read_study_file`; the ``ValueError`` has a line for each that is wrong."""
+    """Read studies' files as :func:`read_study_file`; the ``ValueError`` has a line for each that
+    is wrong."""
     for_each(read_study_file, files)

@@ -24,7 +24,13 @@ from coupled_adam_bench.study.config.data import CONTINUATION_WORDS, Data, Paths
 from coupled_adam_bench.study.config.errors import validate
 from coupled_adam_bench.study.config.evaluation import EvaluationSettings
 from coupled_adam_bench.study.config.execution import Budget, Execution, StatisticsSettings
-from coupled_adam_bench.study.config.grid import GridBlock, TableName, TableSettings, all_tables, table_errors
+from coupled_adam_bench.study.config.grid import (
+    GridBlock,
+    TableName,
+    TableSettings,
+    all_tables,
+    table_errors,
+)
 from coupled_adam_bench.study.config.protocols import (
     PROTOCOLS,
     Protocol,
@@ -48,7 +54,9 @@ def _not_reserved(name: str) -> str:
     return name
 
 
-StudyName = Annotated[str, Field(pattern=STUDY_PATTERN, max_length=NAME_LENGTH), AfterValidator(_not_reserved)]
+StudyName = Annotated[
+    str, Field(pattern=STUDY_PATTERN, max_length=NAME_LENGTH), AfterValidator(_not_reserved)
+]
 
 
 class Study(Settings):
@@ -58,8 +66,9 @@ class Study(Settings):
     """Name of the study; its results go to ``results/<study>/``."""
     title: Line = ""
     protocol: Protocol = "corrected"
-    """Preset for the settings on which the authors' code (``official``), the paper's text (``paper``) and correct
-    practice (``corrected``) disagree; settings given in the study take precedence (docs/protocols.md)."""
+    """Preset for the settings on which the authors' code (``official``), the paper's text
+    (``paper``) and correct practice (``corrected``) disagree; settings given in the study take
+    precedence (docs/protocols.md)."""
     paths: Paths = Paths()
     data: Data
     models: tuple[ModelOrPreset, ...] = Field(min_length=1)
@@ -67,7 +76,8 @@ class Study(Settings):
     training: Training = Training()
     grid: tuple[GridBlock, ...] = Field(min_length=1)
     tables: dict[TableName, TableSettings] = Field({})
-    """Tables of the study's own by name, which blocks of the grid then name; see also ``TableSettings``."""
+    """Tables of the study's own by name, which blocks of the grid then name; see also
+    ``TableSettings``."""
     evaluation: EvaluationSettings = EvaluationSettings()
     execution: Execution = Execution()
     budget: Budget = Budget()
@@ -83,35 +93,49 @@ class Study(Settings):
 
     @property
     def protocol_label(self) -> str:
-        """The protocol and each setting that differs from it: ``corrected; training.embedding_weight_decay = 0.1``."""
+        """The protocol and each setting that differs from it: ``corrected;
+        training.embedding_weight_decay = 0.1``."""
         different = departing_settings(self, self.protocol)
-        return "; ".join([self.protocol, *(f"{field} = {as_yaml(value)}" for field, value in different.items())])
+        return "; ".join(
+            [self.protocol, *(f"{field} = {as_yaml(value)}" for field, value in different.items())]
+        )
 
     @property
     def largest_tokens(self) -> int:
         """The number of tokens on which the largest run of the grid trains."""
         batch_tokens = self.training.batch_sequences * self.training.seq_len
-        return max(steps for block in self.grid for steps in block.steps(batch_tokens)) * batch_tokens
+        return (
+            max(steps for block in self.grid for steps in block.steps(batch_tokens)) * batch_tokens
+        )
 
     @property
     def stages(self) -> list[Stage]:
         """The stages of evaluation that the study runs, in the order of the catalogue."""
         return [
-            stage for stage in STAGES.values() if not stage.optional or getattr(self.evaluation, stage.name) is not None
+            stage
+            for stage in STAGES.values()
+            if not stage.optional or getattr(self.evaluation, stage.name) is not None
         ]
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics that the study measures in every cell, by name: what a table can have as columns."""
+        """The metrics that the study measures in every cell, by name: what a table can have as
+        columns."""
         stages = {stage.name for stage in self.stages}
         own = [metric.declared() for metric in self.evaluation.metrics]
-        return {metric.name: metric for metric in (*METRICS.values(), *own) if metric.stage in stages}
+        return {
+            metric.name: metric for metric in (*METRICS.values(), *own) if metric.stage in stages
+        }
 
     @property
     def tables_of_blocks(self) -> dict[str, Table]:
         """The tables that blocks of the grid name, those of the paper first."""
         named = {block.table for block in self.grid}
-        return {name: table for name, table in all_tables(self.tables, self.metrics).items() if name in named}
+        return {
+            name: table
+            for name, table in all_tables(self.tables, self.metrics).items()
+            if name in named
+        }
 
     @model_validator(mode="before")
     @classmethod
@@ -134,40 +158,58 @@ class Study(Settings):
         return self
 
     def _table_errors(self) -> Iterator[str]:
-        yield from table_errors(self.tables, self.metrics, {block.table for block in self.grid if block.table})
+        yield from table_errors(
+            self.tables, self.metrics, {block.table for block in self.grid if block.table}
+        )
         if unknown := [name for name in self.statistics.margins if name not in self.metrics]:
             yield (
-                f"statistics.margins: {', '.join(unknown)} is nothing that this study measures; there are "
-                f"{', '.join(self.metrics)}"
+                f"statistics.margins: {', '.join(unknown)} is nothing that this study measures;"
+                f" there are {', '.join(self.metrics)}"
             )
         if self.statistics.target_sd is not None and self.statistics.target_loss is None:
-            yield "statistics.target_sd: there is no target that losses are compared with; give target_loss too"
+            yield (
+                "statistics.target_sd: there is no target that losses are compared with; give"
+                " target_loss too"
+            )
         if self.statistics.target_loss is not None and self.execution.eval_every is None:
             yield (
-                f"statistics.target_loss: {self.statistics.target_loss} is compared with the validation loss, which "
-                "is not measured; give execution.eval_every a number of steps, or leave out the target"
+                f"statistics.target_loss: {self.statistics.target_loss} is compared with the"
+                " validation loss, which is not measured; give execution.eval_every a number of"
+                " steps, or leave out the target"
             )
 
     def _grid_errors(self) -> Iterator[str]:
         names = [model.name for model in self.models]
         if twice := duplicates(names):
             yield f"models: {', '.join(twice)} defined more than once"
-        known = {*names, *MODEL_PRESETS}  # a protocol has entries for presets that the study may not use
+        known = {
+            *names,
+            *MODEL_PRESETS,
+        }  # a protocol has entries for presets that the study may not use
         if unknown := sorted(set(self.evaluation.test_loss.batch_sequences_of) - known):
             yield (
-                f"evaluation.test_loss.batch_sequences_of: {', '.join(unknown)} is not among the study's models "
-                f"{', '.join(names)}"
+                f"evaluation.test_loss.batch_sequences_of: {', '.join(unknown)} is not among the"
+                f" study's models {', '.join(names)}"
             )
         batch_tokens = self.training.batch_sequences * self.training.seq_len
         for index, block in enumerate(self.grid):
             for message in block.errors(batch_tokens, names, all_tables(self.tables, self.metrics)):
                 yield f"grid.{index}.{message}"
-            one = [model for model in self.models if model.name in block.models and not model.has_own_head]
+            one = [
+                model
+                for model in self.models
+                if model.name in block.models and not model.has_own_head
+            ]
             for key in block.keys_of_own_heads if one else ():
-                remedy = ", or set `tied: false`" if all(model.family.has_layers for model in one) else ""
+                remedy = (
+                    ", or set `tied: false`"
+                    if all(model.family.has_layers for model in one)
+                    else ""
+                )
                 yield (
-                    f"grid.{index}.optimizers: {key} is for models whose head has a matrix of its own, and that of "
-                    f"{', '.join(model.name for model in one)} is the embedding; give one optimizer{remedy}"
+                    f"grid.{index}.optimizers: {key} is for models whose head has a matrix of its"
+                    f" own, and that of {', '.join(model.name for model in one)} is the embedding;"
+                    f" give one optimizer{remedy}"
                 )
             for position, count in enumerate(block.steps(batch_tokens)):
                 if count and (problem := self._run_error(count)):
@@ -179,26 +221,31 @@ class Study(Settings):
             )
 
     def _run_error(self, steps: int) -> str | None:
-        """Return what is wrong with a run of ``steps`` under the study's training settings, or None."""
+        """Return what is wrong with a run of ``steps`` under the study's training settings, or
+        None."""
         training = self.training
         if (n_tokens := steps * training.batch_sequences * training.seq_len) > MAX_COUNT:
-            return f"{steps:,} steps are {n_tokens:.1e} tokens, more than {MAX_COUNT:.0e}; lower them"
+            return (
+                f"{steps:,} steps are {n_tokens:.1e} tokens, more than {MAX_COUNT:.0e}; lower them"
+            )
         warmup, decay = training.warmup(steps), training.decay(steps)
         field = "warmup_steps" if training.warmup_fraction is None else "warmup_fraction"
         if warmup >= steps:
             return (
-                f"the warmup of {warmup} steps (training.{field}) takes all {steps} steps of the run, which never "
-                "reaches its learning rate; lower it, or train for longer"
+                f"the warmup of {warmup} steps (training.{field}) takes all {steps} steps of the"
+                " run, which never reaches its learning rate; lower it, or train for longer"
             )
         if warmup + decay > steps:
             return (
-                f"the warmup of {warmup} steps (training.{field}) and the decay of {decay} (training.decay_fraction) "
-                f"are more than the {steps} steps of the run; lower one, or train for longer"
+                f"the warmup of {warmup} steps (training.{field}) and the decay of {decay}"
+                f" (training.decay_fraction) are more than the {steps} steps of the run; lower one,"
+                " or train for longer"
             )
         if decay == 1:
             return (
-                f"a decay of 1 of the {steps} steps of the run (training.decay_fraction) never lowers the learning "
-                "rate, since a decay begins at the peak; raise it, or train for longer"
+                f"a decay of 1 of the {steps} steps of the run (training.decay_fraction) never"
+                " lowers the learning rate, since a decay begins at the peak; raise it, or train"
+                " for longer"
             )
         return None
 
@@ -210,19 +257,21 @@ class Study(Settings):
                 continue
             place = f"grid.{index}.tune"
             models = {model.name: model for model in self.models}
-            for message in tune.errors(block.optimizers, models, batch_tokens, min(block.steps(batch_tokens))):
+            for message in tune.errors(
+                block.optimizers, models, batch_tokens, min(block.steps(batch_tokens))
+            ):
                 yield f"{place}.{message}"
             if shared := sorted(used & set(tune.seeds)):
                 yield (
-                    f"{place}.seeds: {', '.join(map(str, shared))} is a seed of the grid too; what is compared must "
-                    "not have been trained to choose: take other seeds"
+                    f"{place}.seeds: {', '.join(map(str, shared))} is a seed of the grid too; what"
+                    " is compared must not have been trained to choose: take other seeds"
                 )
             if (steps := tune.steps(batch_tokens)) and (problem := self._run_error(steps)):
                 yield f"{place}.tokens: {problem}"
             if self.evaluation.test_loss.split == "val":
                 yield (
-                    f"{place}: chooses by the split val, on which evaluation.test_loss.split measures the loss of the "
-                    "chosen too; set evaluation.test_loss.split: test"
+                    f"{place}: chooses by the split val, on which evaluation.test_loss.split"
+                    " measures the loss of the chosen too; set evaluation.test_loss.split: test"
                 )
 
     def _cap_errors(self) -> Iterator[str]:
@@ -233,20 +282,23 @@ class Study(Settings):
         fraction = 1 - Fraction(str(split.val_fraction)) - Fraction(str(split.test_fraction))
         if cap * fraction < largest:
             yield (
-                f"data.max_tokens: {cap:,} leaves {int(cap * fraction):,} tokens to train on without the splits "
-                f"val and test, but the largest run of the grid trains on {largest:,}; set at least "
-                f"{math.ceil(largest / fraction):,}, or leave it out"
+                f"data.max_tokens: {cap:,} leaves {int(cap * fraction):,} tokens to train on"
+                " without the splits val and test, but the largest run of the grid trains on"
+                f" {largest:,}; set at least {math.ceil(largest / fraction):,}, or leave it out"
             )
 
     def _key_errors(self) -> Iterator[str]:
         settings: dict[tuple[str, str], Any] = {}
         for index, block in enumerate(self.grid):
-            for model, (optimizer, row) in product(block.models, zip(block.optimizers, block.rows, strict=True)):
+            for model, (optimizer, row) in product(
+                block.models, zip(block.optimizers, block.rows, strict=True)
+            ):
                 trial = block.tune and block.tune.trial_of(optimizer)
                 if settings.setdefault((model, row.key), (optimizer, trial)) != (optimizer, trial):
                     yield (
-                        f"grid.{index}.optimizers: {row.key} stands for two different settings, and results tell "
-                        "optimizers apart by it; make them the same, or use two studies"
+                        f"grid.{index}.optimizers: {row.key} stands for two different settings, and"
+                        " results tell optimizers apart by it; make them the same, or use two"
+                        " studies"
                     )
 
     def _source_errors(self) -> Iterator[str]:
@@ -254,8 +306,9 @@ class Study(Settings):
         generated = downstream is not None and downstream.tasks == "synthetic"
         if generated and self.training.seq_len < CONTINUATION_WORDS:
             yield (
-                f"training.seq_len: {self.training.seq_len}, but the answers of the generated tasks have "
-                f"{CONTINUATION_WORDS} words; raise it, or name other evaluation.downstream.tasks"
+                f"training.seq_len: {self.training.seq_len}, but the answers of the generated tasks"
+                f" have {CONTINUATION_WORDS} words; raise it, or name other"
+                " evaluation.downstream.tasks"
             )
         if self.data.source.kind == "files" and not self.paths.text:
             yield "paths.text: missing; the source 'files' needs folders, files or globs"
@@ -263,7 +316,9 @@ class Study(Settings):
             yield "paths.text: the source 'bins' needs one folder, in which its files lie"
         if self.data.tokenizer == "file" and self.paths.tokenizer is None:
             yield "paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json"
-        if self.data.source.kind != "synthetic" and (generated or self.evaluation.word_similarity == "synthetic"):
+        if self.data.source.kind != "synthetic" and (
+            generated or self.evaluation.word_similarity == "synthetic"
+        ):
             yield "evaluation: 'synthetic' sets exist for the data source 'synthetic' only"
 
     def _contexts_errors(self) -> Iterator[str]:
@@ -273,13 +328,19 @@ class Study(Settings):
                 continue
             if model.n_contexts > self.data.vocab_size:
                 yield (
-                    f"models.{index}.n_contexts: {model.n_contexts} previous tokens, but data.vocab_size is "
-                    f"{self.data.vocab_size}; lower it"
+                    f"models.{index}.n_contexts: {model.n_contexts} previous tokens, but"
+                    f" data.vocab_size is {self.data.vocab_size}; lower it"
                 )
             if self.training.core_optimizer != "adamw":
-                yield f"training.core_optimizer: muon is for matrices of layers, and {model.name} has none; use adamw"
+                yield (
+                    f"training.core_optimizer: muon is for matrices of layers, and {model.name} has"
+                    " none; use adamw"
+                )
             if self.evaluation.theory is not None:
-                yield f"evaluation.theory: it replays transformers, and {model.name} is none; leave it out"
+                yield (
+                    f"evaluation.theory: it replays transformers, and {model.name} is none; leave"
+                    " it out"
+                )
             if self.execution.parallel == "fsdp":
                 yield f"execution.parallel: fsdp shards layers, and {model.name} has none; use ddp"
 
@@ -289,7 +350,9 @@ def _has_only_contexts(values: dict[str, Any]) -> bool:
     return (
         isinstance(models, list | tuple)
         and bool(models)
-        and all(isinstance(model, dict) and model.get("architecture") == "contexts" for model in models)
+        and all(
+            isinstance(model, dict) and model.get("architecture") == "contexts" for model in models
+        )
         and "downstream" not in (values.get("evaluation") or {})
     )
 

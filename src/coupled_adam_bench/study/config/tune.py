@@ -1,4 +1,5 @@
-"""The section ``tune`` of a block: the grids from which each optimizer's settings are chosen by validation loss."""
+"""The section ``tune`` of a block: the grids from which each optimizer's settings are chosen by
+validation loss."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
@@ -9,14 +10,24 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from coupled_adam_bench.study.config.base import Name, Scalar, Seed, Settings, Steps, StepsOrCount, Term, duplicates
+from coupled_adam_bench.study.config.base import (
+    Name,
+    Scalar,
+    Seed,
+    Settings,
+    Steps,
+    StepsOrCount,
+    Term,
+    duplicates,
+)
 from coupled_adam_bench.study.config.errors import describe_errors
 from coupled_adam_bench.study.config.optimizers import CustomSettings, SingleOptimizer
 from coupled_adam_bench.study.config.per_matrix import Optimizer
 from coupled_adam_bench.study.config.training import Model
 
 LEARNING_RATE = "learning_rate"
-"""The peak learning rate of the whole recipe, which belongs to the model; all other names are the optimizer's."""
+"""The peak learning rate of the whole recipe, which belongs to the model; all other names are the
+optimizer's."""
 _ARGUMENTS = "arguments."
 _NAMES = {"name", "path", "key", "label", "arguments", "code"}
 _ANY_ARGUMENT = _ARGUMENTS + "NAME"
@@ -43,24 +54,28 @@ Grid = dict[
 
 
 class Tune(Settings):
-    """The trial that comes before the cells of a block: candidates are trained with seeds of their own.
+    """The trial that comes before the cells of a block: candidates are trained with seeds of their
+    own.
 
-    The candidate with the least mean loss on the whole split ``val`` is taken for the cells of the grid.
+    The candidate with the least mean loss on the whole split ``val`` is taken for the cells of the
+    grid.
     """
 
     seeds: tuple[Seed, ...] = Field(min_length=1)
     """Random seeds of the trial. None of them is a seed of the study's grid."""
     grids: dict[Term, Grid] = Field(min_length=1)
-    """Grids by the name of the optimizer in results (docs/optimizers.md), tuned settings left out: ``sgd`` for one
-    whose ``lr_factor`` is tuned. A field is ``learning_rate``, the model's peak learning rate, or a setting of the
-    optimizer, such as ``lr_factor``, ``arguments.betas`` or, of one for each matrix, ``embedding.lr_factor``."""
+    """Grids by the name of the optimizer in results (docs/optimizers.md), tuned settings left out:
+    ``sgd`` for one whose ``lr_factor`` is tuned. A field is ``learning_rate``, the model's peak
+    learning rate, or a setting of the optimizer, such as ``lr_factor``, ``arguments.betas`` or, of
+    one for each matrix, ``embedding.lr_factor``."""
     tokens: StepsOrCount | None = None
-    """Training tokens of the candidates; by default those of the cells for which they are candidates."""
+    """Training tokens of the candidates; by default those of the cells for which they are
+    candidates."""
     model: Name | None = None
     """The model of all candidates; by default that of the cells for which they are candidates."""
     equal_budgets: bool = True
-    """Whether it is an error if the optimizers of the block have different numbers of candidates. With ``false`` the
-    report notes it."""
+    """Whether it is an error if the optimizers of the block have different numbers of candidates.
+    With ``false`` the report notes it."""
 
     def steps(self, batch_tokens: int) -> int | None:
         """Return the number of steps of a candidate, None if it is that of the cells."""
@@ -69,30 +84,42 @@ class Tune(Settings):
         return None if self.tokens is None else self.tokens // batch_tokens
 
     def grid_of(self, optimizer: Optimizer) -> Grid:
-        """Return the grid of an optimizer of the block, which is empty for one that is not tuned."""
+        """Return the grid of an optimizer of the block, which is empty for one that is not
+        tuned."""
         key = self._key_of(optimizer)
         return {} if key is None else self.grids[key]
 
     def trial_of(self, optimizer: Optimizer) -> Self | None:
-        """Return what chooses the settings of an optimizer of the block, ``None`` for one that is not tuned."""
+        """Return what chooses the settings of an optimizer of the block, ``None`` for one that is
+        not tuned."""
         key = self._key_of(optimizer)
         return None if key is None else self.model_copy(update={"grids": {key: self.grids[key]}})
 
     def _key_of(self, optimizer: Optimizer) -> str | None:
-        """Return the name by which a grid is an optimizer's: that of its row, without the fields of the grid."""
-        return next((key for key, grid in self.grids.items() if optimizer.names(leave_out=grid)[0] == key), None)
+        """Return the name by which a grid is an optimizer's: that of its row, without the fields of
+        the grid."""
+        return next(
+            (key for key, grid in self.grids.items() if optimizer.names(leave_out=grid)[0] == key),
+            None,
+        )
 
     def row_of(self, optimizer: Optimizer) -> Optimizer:
-        """Return an optimizer of the block as a row: names of one that is tuned do not tell the tuned settings."""
+        """Return an optimizer of the block as a row: names of one that is tuned do not tell the
+        tuned settings."""
         if not (grid := self.grid_of(optimizer)):
             return optimizer
         key, label = optimizer.names(leave_out=grid)
         return optimizer.in_row(key, f"{label} (tuned)")
 
     def errors(
-        self, optimizers: Iterable[Optimizer], models: Mapping[str, Model], batch_tokens: int, fewest_steps: int
+        self,
+        optimizers: Iterable[Optimizer],
+        models: Mapping[str, Model],
+        batch_tokens: int,
+        fewest_steps: int,
     ) -> Iterator[str]:
-        """Yield what is wrong as ``field: message``; ``models`` are those that may be candidates."""
+        """Yield what is wrong as ``field: message``; ``models`` are those that may be
+        candidates."""
         if twice := duplicates(self.seeds):
             yield f"seeds: {', '.join(twice)} given more than once"
         if self.model is not None and self.model not in models:
@@ -103,22 +130,31 @@ class Tune(Settings):
             yield f"tokens: {self.tokens} is smaller than one batch of {batch_tokens} tokens"
         elif steps is not None and steps > fewest_steps:
             yield (
-                f"tokens: {steps:,} steps are more than the {fewest_steps:,} of the block's shortest cells; tune with "
-                "as many or fewer, or leave it out"
+                f"tokens: {steps:,} steps are more than the {fewest_steps:,} of the block's"
+                " shortest cells; tune with as many or fewer, or leave it out"
             )
         by_key = {self._key_of(optimizer) or optimizer.key: optimizer for optimizer in optimizers}
         if unknown := sorted(set(self.grids) - set(by_key)):
-            yield f"grids: {', '.join(unknown)} is no key of the block's optimizers, which are {', '.join(by_key)}"
+            yield (
+                f"grids: {', '.join(unknown)} is no key of the block's optimizers, which are"
+                f" {', '.join(by_key)}"
+            )
         model = models[self.model] if self.model is not None else next(iter(models.values()))
         for key, optimizer in by_key.items():
             if key in self.grids:
-                yield from (f"grids.{key}{problem}" for problem in _grid_errors(self.grids[key], model, optimizer))
-        counts = {key: prod(map(len, self.grids[key].values())) if key in self.grids else 0 for key in by_key}
+                yield from (
+                    f"grids.{key}{problem}"
+                    for problem in _grid_errors(self.grids[key], model, optimizer)
+                )
+        counts = {
+            key: prod(map(len, self.grids[key].values())) if key in self.grids else 0
+            for key in by_key
+        }
         if self.equal_budgets and len(set(counts.values())) > 1:
             named = ", ".join(f"{key} has {count}" for key, count in counts.items())
             yield (
-                f"grids: {named} candidates; in a fair trial all optimizers have the same number; make them the same, "
-                "or set equal_budgets: false, and the report notes it"
+                f"grids: {named} candidates; in a fair trial all optimizers have the same number;"
+                " make them the same, or set equal_budgets: false, and the report notes it"
             )
 
 
@@ -137,13 +173,18 @@ def _grid_errors(grid: Grid, model: Model, optimizer: Optimizer) -> Iterator[str
 
 
 def candidates(grid: Grid, model: Model, optimizer: Optimizer) -> list[Values]:
-    """Return the values of each candidate, typed: all combinations of the grid, the last field fastest."""
-    typed = ([read_value(field, value, model, optimizer) for value in values] for field, values in grid.items())
+    """Return the values of each candidate, typed: all combinations of the grid, the last field
+    fastest."""
+    typed = (
+        [read_value(field, value, model, optimizer) for value in values]
+        for field, values in grid.items()
+    )
     return [dict(zip(grid, combination, strict=True)) for combination in product(*typed)]
 
 
 def read_value(field: str, value: Any, model: Model, optimizer: Optimizer) -> Any:
-    """Return the value of a tuned field with the type of the field; ``ValueError`` says what is allowed."""
+    """Return the value of a tuned field with the type of the field; ``ValueError`` says what is
+    allowed."""
     return value_of(field, *with_values({field: value}, model, optimizer))
 
 
@@ -157,20 +198,31 @@ def value_of(field: str, model: Model, optimizer: Optimizer) -> Any:
     return found
 
 
-def with_values(values: Mapping[str, Any], model: Model, optimizer: Optimizer) -> tuple[Model, Optimizer]:
-    """Return model and optimizer with tuned values; ``ValueError`` for an unknown field or a value out of bounds."""
+def with_values(
+    values: Mapping[str, Any], model: Model, optimizer: Optimizer
+) -> tuple[Model, Optimizer]:
+    """Return model and optimizer with tuned values; ``ValueError`` for an unknown field or a value
+    out of bounds."""
     own = dict(values)
     settings = optimizer.model_dump()
     try:
         if LEARNING_RATE in own:
-            model = Model.model_validate(model.model_dump() | {LEARNING_RATE: own.pop(LEARNING_RATE)})
+            model = Model.model_validate(
+                model.model_dump() | {LEARNING_RATE: own.pop(LEARNING_RATE)}
+            )
         for field, value in own.items():
             start, arguments, _ = field.partition(_ARGUMENTS)
-            if (start + _ANY_ARGUMENT if arguments else field) not in (allowed := _fields(optimizer)):
-                raise ValueError(f"{optimizer.key} has no such setting to tune; allowed: {', '.join(allowed)}")
+            if (start + _ANY_ARGUMENT if arguments else field) not in (
+                allowed := _fields(optimizer)
+            ):
+                raise ValueError(
+                    f"{optimizer.key} has no such setting to tune; allowed: {', '.join(allowed)}"
+                )
             *path, name = field.split(".")
             reduce(getitem, path, settings)[name] = value
-        if isinstance(optimizer, CustomSettings):  # a row's label may be longer than the study's own
+        if isinstance(
+            optimizer, CustomSettings
+        ):  # a row's label may be longer than the study's own
             checked = CustomSettings.model_validate(settings | {"label": optimizer.key})
             return model, checked.in_row(optimizer.key, optimizer.label)
         return model, type(optimizer).model_validate(settings)
@@ -183,7 +235,11 @@ def _fields(optimizer: Optimizer) -> list[str]:
     entries = optimizer.entries.items()
     return [
         LEARNING_RATE,
-        *(f"{name}.{field}".removeprefix(".") for name, one in entries for field in _own_fields(one)),
+        *(
+            f"{name}.{field}".removeprefix(".")
+            for name, one in entries
+            for field in _own_fields(one)
+        ),
     ]
 
 

@@ -1,1 +1,2 @@
-"""What a study will cost before its first job: memory, time, disk and money, computed without torch."""
+"""What a study will cost before its first job: memory, time, disk and money, computed without
+torch."""

@@ -1,4 +1,5 @@
-"""What the cells of a study take, each by itself: time, memory and disk, and what ended runs took; and its data."""
+"""What the cells of a study take, each by itself: time, memory and disk, and what ended runs took;
+and its data."""
 
 import math
 from dataclasses import asdict, dataclass, replace
@@ -30,19 +31,29 @@ from coupled_adam_bench.training.memory import (
     train_mem_mb,
 )
 
-# Tokens of GPT-2's tokenizer in a whole dataset: nanoGPT's README (data/openwebtext) and the dataset's card.
+# Tokens of GPT-2's tokenizer in a whole dataset: nanoGPT's README (data/openwebtext) and the
+# dataset's card.
 _DATASET_TOKENS = {"openwebtext": 9_040_000_000, "slimpajama": 627_000_000_000}
 _UINT16_VOCABULARY = 2**16
-# What preparing text takes at the most: a process made 250,000 tokens of BPE a second of its CPU time.
+# What preparing text takes at the most: a process made 250,000 tokens of BPE a second of its CPU
+# time.
 _PREPARED_PER_SECOND = 50_000
 _BYTES_PER_TOKEN = 3
 _COMPRESSED = 5
 
 
 def own_parts(plan: Plan) -> dict[str, Cell]:
-    """Return by the id of each cell what its own job trains: all of it, or the steps that are not its trunk's."""
-    trunk_steps = {cell: prefix.steps for trunk in plan.trunks.values() for cell, prefix in trunk.prefixes.items()}
-    return {name: replace(cell, steps=cell.steps - trunk_steps.get(name, 0)) for name, cell in plan.trained.items()}
+    """Return by the id of each cell what its own job trains: all of it, or the steps that are not
+    its trunk's."""
+    trunk_steps = {
+        cell: prefix.steps
+        for trunk in plan.trunks.values()
+        for cell, prefix in trunk.prefixes.items()
+    }
+    return {
+        name: replace(cell, steps=cell.steps - trunk_steps.get(name, 0))
+        for name, cell in plan.trained.items()
+    }
 
 
 def trunk_part(trunk: Trunk, step: int) -> Cell:
@@ -66,7 +77,8 @@ class CellEstimate:
     run: EndedRun | None
     memory: Memory
     micro_batches: dict[int, int | None]
-    """The largest micro-batch by GB of GPU memory, None if the cell does not fit; empty on a CPU."""
+    """The largest micro-batch by GB of GPU memory, None if the cell does not fit; empty on a
+    CPU."""
     mem_mb: int
     minutes: int
     checkpoint_bytes: int
@@ -93,18 +105,33 @@ class CellEstimate:
         """Return the estimate as a JSON value."""
         cell = self.cell
         return {
-            "cell": cell.id, "study": cell.study.name, "model": cell.model.name, "n_params": cell.n_params,
-            "tokens_label": cell.tokens_label, "n_tokens": cell.n_tokens, "flops": cell.flops,
-            "own_tokens": self.part.n_tokens, "own_flops": self.part.flops,
-            "gpus": cell.study.execution.gpus, "processes": self.processors, "source": self.source, "tunes": self.tunes,
-            "seconds": self.seconds, "assumed_seconds": self.assumed_seconds, "processor_hours": self.hours,
+            "cell": cell.id,
+            "study": cell.study.name,
+            "model": cell.model.name,
+            "n_params": cell.n_params,
+            "tokens_label": cell.tokens_label,
+            "n_tokens": cell.n_tokens,
+            "flops": cell.flops,
+            "own_tokens": self.part.n_tokens,
+            "own_flops": self.part.flops,
+            "gpus": cell.study.execution.gpus,
+            "processes": self.processors,
+            "source": self.source,
+            "tunes": self.tunes,
+            "seconds": self.seconds,
+            "assumed_seconds": self.assumed_seconds,
+            "processor_hours": self.hours,
             "tokens_per_second": self.part.n_tokens / self.seconds,
-            "run": asdict(self.run) if self.run else None, "processor_hours_taken": self.hours_taken,
+            "run": asdict(self.run) if self.run else None,
+            "processor_hours_taken": self.hours_taken,
             "memory": self.memory.to_json(),
-            "largest_micro_batch": {f"{size} GB": fitting for size, fitting in self.micro_batches.items()},
+            "largest_micro_batch": {
+                f"{size} GB": fitting for size, fitting in self.micro_batches.items()
+            },
             "job": {"mem_mb": self.mem_mb, "minutes": self.minutes},
-            "checkpoint_bytes": self.checkpoint_bytes, "model_bytes": self.model_bytes,
-        }  # fmt: skip
+            "checkpoint_bytes": self.checkpoint_bytes,
+            "model_bytes": self.model_bytes,
+        }
 
 
 @dataclass(frozen=True)
@@ -151,7 +178,8 @@ class EstimateRow:
 
 
 def estimate_cell(cell: Cell, part: Cell, speeds: Speeds, tunes: bool = False) -> CellEstimate:
-    """Return the estimate of a cell whose own job trains ``part``; it may be one that only ``tunes`` others."""
+    """Return the estimate of a cell whose own job trains ``part``; it may be one that only
+    ``tunes`` others."""
     execution = cell.study.execution
     speed, source = speeds.tokens_per_second(cell, execution)
     sizes = MEMORY_GB if execution.gpus else ()
@@ -174,7 +202,8 @@ def estimate_cell(cell: Cell, part: Cell, speeds: Speeds, tunes: bool = False) -
 
 @dataclass(frozen=True)
 class DataSize:
-    """Size of a study's data: tokens and bytes of its bins, ``None`` where nobody knows before they are prepared."""
+    """Size of a study's data: tokens and bytes of its bins, ``None`` where nobody knows before they
+    are prepared."""
 
     data_id: str
     is_prepared: bool
@@ -183,12 +212,14 @@ class DataSize:
 
     @property
     def preparing_bytes(self) -> int | None:
-        """Return the bytes that preparation needs: about twice those of the bins, and nothing for what is there."""
+        """Return the bytes that preparation needs: about twice those of the bins, and nothing for
+        what is there."""
         return 0 if self.is_prepared else self.bytes and 2 * self.bytes
 
 
 def data_size(study: Study, data_id: str, data_dir: Path) -> DataSize:
-    """Return the size of a study's data in the folder ``data_dir``, from its ``meta.json`` if it is prepared."""
+    """Return the size of a study's data in the folder ``data_dir``, from its ``meta.json`` if it is
+    prepared."""
     try:
         meta = read_sealed(data_dir / "meta.json")
         splits = meta["splits"].values()
@@ -210,9 +241,11 @@ def data_size(study: Study, data_id: str, data_dir: Path) -> DataSize:
 
 
 def prepare_minutes(study: Study, data_dir: Path, attempt: int = 1) -> int:
-    """Return the time limit of a job's ``attempt`` (from 1) that prepares a study's data, from the size of its text.
+    """Return the time limit of a job's ``attempt`` (from 1) that prepares a study's data, from the
+    size of its text.
 
-    It is the longest limit where nobody knows the size. Preparation goes on with what an earlier attempt has finished.
+    It is the longest limit where nobody knows the size. Preparation goes on with what an earlier
+    attempt has finished.
     """
     longest = study.execution.train_minutes or LONGEST_MINUTES
     n_tokens = data_size(study, "", data_dir).n_tokens
@@ -220,7 +253,9 @@ def prepare_minutes(study: Study, data_dir: Path, attempt: int = 1) -> int:
         n_tokens = _tokens_in_files(study.paths.text)
     if n_tokens is None:
         return longest
-    minutes = math.ceil((START_SECONDS + n_tokens / (_PREPARED_PER_SECOND * study.execution.data_threads)) / 60)
+    minutes = math.ceil(
+        (START_SECONDS + n_tokens / (_PREPARED_PER_SECOND * study.execution.data_threads)) / 60
+    )
     return min(longest, attempt * max(SHORTEST_MINUTES, minutes))
 
 

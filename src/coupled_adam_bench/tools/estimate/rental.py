@@ -1,4 +1,5 @@
-"""GPUs that can be rented by the hour: what a study takes on each of them, and which of its cells fit on one."""
+"""GPUs that can be rented by the hour: what a study takes on each of them, and which of its cells
+fit on one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +10,10 @@ from coupled_adam_bench.study.config import Budget
 from coupled_adam_bench.tools.estimate.speed import estimated_tokens_per_second
 from coupled_adam_bench.training.memory import largest_micro_batch
 
-# USD for an hour of one GPU without a commitment. The kinds are those on SXM boards, but for the L40S; GPUS has their
-# dense peak in bfloat16 and their memory by NVIDIA's data sheets. The prices are those of https://www.runpod.io/pricing
-# on 25 September 2026, as https://github.com/tgarg01/silybench-data has them.
+# USD for an hour of one GPU without a commitment. The kinds are those on SXM boards, but for the
+# L40S; GPUS has their dense peak in bfloat16 and their memory by NVIDIA's data sheets. The prices
+# are those of https://www.runpod.io/pricing on 25 September 2026, as
+# https://github.com/tgarg01/silybench-data has them.
 RENTED = {"H100": 3.49, "H200": 4.59, "A100": 1.59, "L40S": 1.09}
 PRICES_OF = "RunPod's Secure Cloud in September 2026"
 MEMORY_GB = tuple(sorted({round(GPUS[name].memory / 1e9) for name in RENTED}))
@@ -39,11 +41,14 @@ class Rental:
         return self.price * self.hours
 
 
-def rentals(cells: Sequence[Cell], left: Sequence[tuple[Cell, float]], budget: Budget) -> list[Rental]:
-    """Return what is left takes on each kind of GPU, given by part with its hours on the budget's kind.
+def rentals(
+    cells: Sequence[Cell], left: Sequence[tuple[Cell, float]], budget: Budget
+) -> list[Rental]:
+    """Return what is left takes on each kind of GPU, given by part with its hours on the budget's
+    kind.
 
-    The hours of another kind are in the ratio of what is computed for both. The price of the budget's kind is that of
-    the budget, if it has one.
+    The hours of another kind are in the ratio of what is computed for both. The price of the
+    budget's kind is that of the budget, if it has one.
     """
     found = []
     for gpu, price in RENTED.items():

@@ -1,7 +1,7 @@
 """Time of training: measured where runs have ended, else computed from FLOPs and bytes.
 
-No GPU has measured the computed times. They are FLOPs at a share of the peak plus bytes at a share of the memory
-bandwidth, without overlap. Communication between GPUs is left out.
+No GPU has measured the computed times. They are FLOPs at a share of the peak plus bytes at a share
+of the memory bandwidth, without overlap. Communication between GPUs is left out.
 """
 
 import math
@@ -19,31 +19,35 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution
 from coupled_adam_bench.training.memory import local_sequences, memory_of
 
-# Shares of the peak that we assume; TF32, in which float32 is multiplied, has half the peak of bfloat16.
+# Shares of the peak that we assume; TF32, in which float32 is multiplied, has half the peak of
+# bfloat16.
 _MATMUL_SHARE, _ATTENTION_SHARE, _BANDWIDTH_SHARE, _TF32 = 0.75, 0.5, 0.8, 0.5
-# The following are bytes of memory traffic. Per parameter, AdamW in float32 reads weight, gradient and two moments and
-# writes all but the gradient.
+# The following are bytes of memory traffic. Per parameter, AdamW in float32 reads weight, gradient
+# and two moments and writes all but the gradient.
 _OPTIMIZER = 4 * (4 + 3)
 _CLIP = 12  # per parameter: one read for the norm, a read and a write to scale
-_ACCUMULATE = 8 + 6  # per parameter and micro-batch: add to the gradient in float32, cast the weight to bfloat16
-# Per logit, beside what the products read: write it in bfloat16, and then widen it, log-softmax, exponential in place,
-# narrow it; or, compiled, one kernel that reads and writes it.
+_ACCUMULATE = (
+    8 + 6
+)  # per parameter and micro-batch: add to the gradient in float32, cast the weight to bfloat16
+# Per logit, beside what the products read: write it in bfloat16, and then widen it, log-softmax,
+# exponential in place, narrow it; or, compiled, one kernel that reads and writes it.
 _LOGIT = {False: 2 + (2 + 4) + (4 + 4) + (4 + 4) + (4 + 2), True: 2 + (2 + 2)}
-# Per token, layer and unit of width, beside products and attention, with norms and residual in float32 and the rest in
-# bfloat16: norms forward and backward, residual sums and those of gradients, GELU, casts, and the gradients of queries,
-# keys and values put into one matrix.
+# Per token, layer and unit of width, beside products and attention, with norms and residual in
+# float32 and the rest in bfloat16: norms forward and backward, residual sums and those of
+# gradients, GELU, casts, and the gradients of queries, keys and values put into one matrix.
 _LAYER_PLAIN = (16 + 24) + (20 + 24) + (16 + 24) + 38 + 12
-# Compiled, norms, residual sums and casts are kernels of their own: three forward, and backward each norm with a sum, a
-# cast and the gradient of its weight, and one cast more.
+# Compiled, norms, residual sums and casts are kernels of their own: three forward, and backward
+# each norm with a sum, a cast and the gradient of its weight, and one cast more.
 _LAYER_COMPILED = (6 + 12 + 10) + 2 * (16 + 6) + 6 + (16 + 24) + 12
 CPU_FLOPS_PER_THREAD = 40e9
 """The demo's runs did 37 to 55 GFLOP/s on a thread with AVX2, with nothing else on the machine."""
-# Seconds of a thread for a step of contexts, per logit of the contexts and per token (benchmarks/contexts.py).
+# Seconds of a thread for a step of contexts, per logit of the contexts and per token
+# (benchmarks/contexts.py).
 _CPU_LOGIT, _CPU_TOKEN = 5e-9, 3.5e-8
 
 SHORTEST_MINUTES, LONGEST_MINUTES = 60, 1440
-"""Bounds of computed time limits. A run that takes longer goes on in the next job, as clusters often end jobs at a
-day."""
+"""Bounds of computed time limits. A run that takes longer goes on in the next job, as clusters
+often end jobs at a day."""
 START_SECONDS = 120
 """Time until the first step that we assume: imports, data, compilation."""
 _TIME_MARGIN = {"measured": 1.5, "budget.mfu": 2.0, "estimate": 2.0}
@@ -82,7 +86,8 @@ def estimated_mfu(cell: Cell, execution: Execution) -> float:
 
 
 def validation_share(cell: Cell, execution: Execution) -> float:
-    """Return the time of a cell's validation losses over that of its training; a forward pass is a third of a step."""
+    """Return the time of a cell's validation losses over that of its training; a forward pass is a
+    third of a step."""
     if execution.eval_every is None:
         return 0.0
     batch = cell.training.batch_sequences
@@ -91,9 +96,11 @@ def validation_share(cell: Cell, execution: Execution) -> float:
 
 
 def estimated_tokens_per_second(cell: Cell, execution: Execution) -> tuple[float, Source]:
-    """Return the tokens/s of all processes of a cell that nobody has measured, and what it rests on.
+    """Return the tokens/s of all processes of a cell that nobody has measured, and what it rests
+    on.
 
-    The time of validation counts; that of the embedding's geometry, seconds in a run of hours, does not.
+    The time of validation counts; that of the embedding's geometry, seconds in a run of hours, does
+    not.
     """
     if cell.model.n_contexts is not None and not execution.gpus:
         logits, tokens = cell.model.n_contexts * cell.vocab_size, cell.n_tokens / cell.steps
@@ -108,10 +115,17 @@ def estimated_tokens_per_second(cell: Cell, execution: Execution) -> tuple[float
 
 
 def _kind(cell: Cell) -> tuple[Any, ...]:
-    """Return what two runs must share for their tokens/s to be comparable, besides the number of processes."""
+    """Return what two runs must share for their tokens/s to be comparable, besides the number of
+    processes."""
     sizes = cell.model.model_dump(exclude={"name", "label", "learning_rate"})
     training = cell.training
-    return (*sizes.values(), cell.vocab_size, training.seq_len, training.batch_sequences, training.precision)
+    return (
+        *sizes.values(),
+        cell.vocab_size,
+        training.seq_len,
+        training.batch_sequences,
+        training.precision,
+    )
 
 
 @dataclass(frozen=True)
@@ -131,9 +145,11 @@ class EndedRun:
 
 
 def _is_on_gpu(run: Mapping[str, Any]) -> bool:
-    """Tell whether a GPU trained a run; ``environment.cuda`` does not, since it is that of torch's build.
+    """Tell whether a GPU trained a run; ``environment.cuda`` does not, since it is that of torch's
+    build.
 
-    Older records have no ``train.device``: in those, a GPU that we know has an MFU, and any other has its maker's name.
+    Older records have no ``train.device``: in those, a GPU that we know has an MFU, and any other
+    has its maker's name.
     """
     train = run["train"]
     if "device" in train:
@@ -183,14 +199,16 @@ class Speeds:
     def tokens_per_second(self, cell: Cell, execution: Execution) -> tuple[float, Source]:
         """Return the tokens/s of all processes of a cell, and what it rests on.
 
-        That is the median of ended runs of the same size; else the median MFU of ended runs of other sizes; else what
-        nobody has measured.
+        That is the median of ended runs of the same size; else the median MFU of ended runs of
+        other sizes; else what nobody has measured.
         """
         if same := self._by_kind.get((execution.gpus > 0, execution.processes, *_kind(cell))):
             return median(same), "measured"
         if self._mfus and execution.gpus:
             peak = GPUS[cell.study.budget.gpu].peak_flops
-            return execution.gpus * peak * median(self._mfus) * cell.n_tokens / cell.flops, "measured"
+            return execution.gpus * peak * median(
+                self._mfus
+            ) * cell.n_tokens / cell.flops, "measured"
         return estimated_tokens_per_second(cell, execution)
 
 
@@ -203,8 +221,11 @@ def read_speeds(cells: Iterable[Cell], runs: Path) -> Speeds:
     return speeds
 
 
-def train_minutes(parts: Iterable[Cell], execution: Execution, speeds: Speeds, attempt: int = 1) -> int:
-    """Return the time limit of a job's ``attempt`` (from 1): that of ``execution``, or computed with a margin.
+def train_minutes(
+    parts: Iterable[Cell], execution: Execution, speeds: Speeds, attempt: int = 1
+) -> int:
+    """Return the time limit of a job's ``attempt`` (from 1): that of ``execution``, or computed
+    with a margin.
 
     ``parts`` are what the job trains, each with the steps of its own.
     """

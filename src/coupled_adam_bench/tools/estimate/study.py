@@ -49,7 +49,8 @@ class Estimate:
         return any(estimate.cell.study.execution.gpus for estimate in self.cells)
 
     def rows(self) -> list[EstimateRow]:
-        """Return the cells by study, model and tokens, those that tune apart, in the study's order."""
+        """Return the cells by study, model and tokens, those that tune apart, in the study's
+        order."""
         groups: dict[tuple[str, ...], list[CellEstimate]] = {}
         for estimate in self.cells:
             cell = estimate.cell
@@ -59,7 +60,8 @@ class Estimate:
 
     @cached_property
     def rentals(self) -> list[Rental]:
-        """What is left takes on each kind of GPU that can be rented; nothing for a study without GPUs."""
+        """What is left takes on each kind of GPU that can be rented; nothing for a study without
+        GPUs."""
         if not self.on_gpus:
             return []
         left = [(branch.part, branch.hours) for branch in self._branches if not branch.is_trained]
@@ -73,12 +75,16 @@ class Estimate:
     @property
     def n_tokens(self) -> int:
         """Tokens that are trained, what cells share once."""
-        return sum(e.part.n_tokens for e in self.cells) + sum(branch.part.n_tokens for branch in self._branches)
+        return sum(e.part.n_tokens for e in self.cells) + sum(
+            branch.part.n_tokens for branch in self._branches
+        )
 
     @property
     def flops(self) -> int:
         """Model FLOPs of these tokens."""
-        return sum(e.part.flops for e in self.cells) + sum(branch.part.flops for branch in self._branches)
+        return sum(e.part.flops for e in self.cells) + sum(
+            branch.part.flops for branch in self._branches
+        )
 
     @property
     def hours_left(self) -> float:
@@ -99,7 +105,8 @@ class Estimate:
 
     @property
     def kwh_taken(self) -> float | None:
-        """Energy in kWh that the GPUs of ended runs used, None if it is not known of all of them."""
+        """Energy in kWh that the GPUs of ended runs used, None if it is not known of all of
+        them."""
         total = 0.0
         for cell in self.cells:
             if cell.run is not None:
@@ -115,39 +122,60 @@ class Estimate:
 
     @property
     def slots(self) -> int:
-        """GPUs that work at the same time, at least those of one cell; without GPUs, processors of this machine."""
+        """GPUs that work at the same time, at least those of one cell; without GPUs, processors of
+        this machine."""
         if self.on_gpus:
-            return max(self.budget.gpus, *(estimate.cell.study.execution.gpus for estimate in self.cells))
-        return max(n_processors(), *(estimate.cell.study.execution.training_threads for estimate in self.cells))
+            return max(
+                self.budget.gpus, *(estimate.cell.study.execution.gpus for estimate in self.cells)
+            )
+        return max(
+            n_processors(),
+            *(estimate.cell.study.execution.training_threads for estimate in self.cells),
+        )
 
     def _seconds_left(self, estimate: CellEstimate) -> float:
-        """Return the time until a cell is trained: of its candidates or its trunk before it, and of its own job."""
+        """Return the time until a cell is trained: of its candidates or its trunk before it, and of
+        its own job."""
         if estimate.run is not None:
             return 0.0
         cell, before = estimate.cell, 0.0
         if not cell.is_chosen and cell.tuning is not None:
             tried = {candidate.id for candidate in self.plan.tunings[cell.tuning].cells}
-            before = max(self._seconds_left(other) for other in self.cells if other.cell.id in tried)
+            before = max(
+                self._seconds_left(other) for other in self.cells if other.cell.id in tried
+            )
         for trunk in self.plan.trunks.values():
             if prefix := trunk.prefixes.get(cell.id):
                 branches = self.trunks[prefix.id]
-                before = sum(each.seconds for each in branches if each.step <= prefix.steps and not each.is_trained)
+                before = sum(
+                    each.seconds
+                    for each in branches
+                    if each.step <= prefix.steps and not each.is_trained
+                )
         return before + estimate.seconds
 
     @cached_property
     def longest(self) -> tuple[str, float]:
-        """The cell that takes longest, with the time until it is trained, that no number of machines shortens."""
-        return max(((each.cell.id, self._seconds_left(each)) for each in self.cells), key=itemgetter(1))
+        """The cell that takes longest, with the time until it is trained, that no number of
+        machines shortens."""
+        return max(
+            ((each.cell.id, self._seconds_left(each)) for each in self.cells), key=itemgetter(1)
+        )
 
     @property
     def wall_seconds(self) -> float:
         """The shortest time until the study is trained on ``slots``, without evaluations."""
-        per_process = 1 if self.on_gpus else max(each.cell.study.execution.train_threads for each in self.cells)
+        per_process = (
+            1
+            if self.on_gpus
+            else max(each.cell.study.execution.train_threads for each in self.cells)
+        )
         return max(self.longest[1], 3600 * self.hours_left * per_process / self.slots)
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes of the checkpoints that stay: the newest of each cell and of each trunk, and the trunks' branches."""
+        """Bytes of the checkpoints that stay: the newest of each cell and of each trunk, and the
+        trunks' branches."""
         trunks = sum(checkpoint_bytes(branch.part) for branch in self._branches)
         return trunks + sum(KEEP_CHECKPOINTS * estimate.checkpoint_bytes for estimate in self.cells)
 
@@ -177,7 +205,9 @@ class Estimate:
             "rented": [{**asdict(rental), "cost": rental.cost} for rental in self.rentals],
             "longest_cell": {"cell": self.longest[0], "seconds": self.longest[1]},
             "disk": {
-                "data": [{**asdict(size), "preparing_bytes": size.preparing_bytes} for size in self.data],
+                "data": [
+                    {**asdict(size), "preparing_bytes": size.preparing_bytes} for size in self.data
+                ],
                 "bins": None if None in bins else sum(size for size in bins if size),
                 "checkpoints": self.checkpoint_bytes,
                 "models": self.model_bytes,
@@ -187,7 +217,8 @@ class Estimate:
 
 
 def estimate_study(plan: Plan, results: Path = paths.RESULTS) -> Estimate:
-    """Return the estimate of a plan, with what is done according to the folders below ``results``."""
+    """Return the estimate of a plan, with what is done according to the folders below
+    ``results``."""
     speeds = read_speeds(plan.trained.values(), results / paths.RUNS.name)
     parts = own_parts(plan)
     trunks = {}
@@ -204,6 +235,7 @@ def estimate_study(plan: Plan, results: Path = paths.RESULTS) -> Estimate:
         data_id = plan.data_id(study)
         sizes.setdefault(data_id, data_size(study, data_id, paths.data_dir(data_id, results)))
     cells = tuple(
-        estimate_cell(cell, parts[name], speeds, name in plan.tuning_cells) for name, cell in plan.trained.items()
+        estimate_cell(cell, parts[name], speeds, name in plan.tuning_cells)
+        for name, cell in plan.trained.items()
     )
     return Estimate(plan, cells, trunks, tuple(sizes.values()))

@@ -55,16 +55,32 @@ def count(value: float) -> str:
 
 
 def training_table(estimate: Estimate) -> list[list[str]]:
-    """Return the table of what training takes, by study, model and number of tokens, the header first."""
+    """Return the table of what training takes, by study, model and number of tokens, the header
+    first."""
     unit = "GPU" if estimate.on_gpus else "CPU"
-    header = ["study", "model", "D", "cells", "FLOPs each", unit + "s", "MFU", "basis", "time each", f"{unit} h"]
+    header = [
+        "study",
+        "model",
+        "D",
+        "cells",
+        "FLOPs each",
+        unit + "s",
+        "MFU",
+        "basis",
+        "time each",
+        f"{unit} h",
+    ]
     return [[*header, "done", "took each"], *(_training_row(row) for row in estimate.rows())]
 
 
 def _training_row(row: EstimateRow) -> list[str]:
     first, execution = row.first, row.first.cell.study.execution
     rate = first.part.flops / first.seconds / first.processors
-    mfu = f"{100 * rate / GPUS[first.cell.study.budget.gpu].peak_flops:.0f} %" if execution.gpus else UNKNOWN
+    mfu = (
+        f"{100 * rate / GPUS[first.cell.study.budget.gpu].peak_flops:.0f} %"
+        if execution.gpus
+        else UNKNOWN
+    )
     return [
         first.cell.study.name,
         first.cell.model.name,
@@ -84,7 +100,17 @@ def _training_row(row: EstimateRow) -> list[str]:
 def memory_table(estimate: Estimate) -> list[list[str]]:
     """Return the table of what a process and a job take, by study and model, the header first."""
     sizes = MEMORY_GB if estimate.on_gpus else ()
-    header = ["study", "model", "weights", "gradients", "optimizer", "activations", "loss", "at", "peak"]
+    header = [
+        "study",
+        "model",
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "loss",
+        "at",
+        "peak",
+    ]
     header += [f"{size} GB" for size in sizes] + ["job: memory", "limit"]
     rows: dict[tuple[str, str], EstimateRow] = {}
     for row in estimate.rows():
@@ -120,14 +146,26 @@ def rental_table(estimate: Estimate) -> list[list[str]]:
             rental.gpu,
             size(GPUS[rental.gpu].memory),
             f"{GPUS[rental.gpu].peak_flops / 1e12:.0f} TFLOP/s",
-            f"{rental.fitting}" + (f", not {', '.join(rental.too_large)}" if rental.too_large else ", all"),
+            f"{rental.fitting}"
+            + (f", not {', '.join(rental.too_large)}" if rental.too_large else ", all"),
             count(rental.hours),
             f"{rental.price:g} {rental.currency}",
             f"{count(rental.cost)} {rental.currency}",
         ]
         for rental in estimate.rentals
     ]
-    return [["GPU", "memory", "peak in bf16", "cells that fit on one", "GPU h left", "an hour", "cost left"], *rows]
+    return [
+        [
+            "GPU",
+            "memory",
+            "peak in bf16",
+            "cells that fit on one",
+            "GPU h left",
+            "an hour",
+            "cost left",
+        ],
+        *rows,
+    ]
 
 
 def basis(estimate: Estimate) -> str:
@@ -140,7 +178,10 @@ def basis(estimate: Estimate) -> str:
     ended = [cell for cell in estimate.cells if cell.run is not None]
     compared = ""
     if ended:
-        taken, assumed = (sum(values) for values in zip(*((c.hours_taken, _assumed(c)) for c in ended), strict=True))
+        taken, assumed = (
+            sum(values)
+            for values in zip(*((c.hours_taken, _assumed(c)) for c in ended), strict=True)
+        )
         compared = f" The ended runs took {count(taken / assumed)} times what was assumed before."
     return f"The times rest on {named}{measured}{never}.{compared}"
 
@@ -166,27 +207,55 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
         pairs.append((f"{unit} so far", count(estimate.hours_taken)))
         if estimate.on_gpus:
             kwh = estimate.kwh_taken
-            pairs.append(("energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone"))
+            pairs.append(
+                ("energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone")
+            )
     cost, left = estimate.cost(estimate.hours), estimate.cost(estimate.hours_left)
     if cost is not None and left is not None:
         price = f"{estimate.budget.price_per_gpu_hour:g} {estimate.budget.currency} an hour"
-        pairs.append(("cost", f"{count(cost)} {estimate.budget.currency}, {count(left)} left, at {price}"))
+        pairs.append(
+            ("cost", f"{count(cost)} {estimate.budget.currency}, {count(left)} left, at {price}")
+        )
     elif estimate.on_gpus:
         pairs.append(("cost", "unknown; set budget.price_per_gpu_hour"))
     if estimate.longest[1]:
         pairs.append(
-            ("wall time", f"at least {hours(estimate.wall_seconds)} on {slots}, without evaluation and queues")
+            (
+                "wall time",
+                (
+                    f"at least {hours(estimate.wall_seconds)} on {slots}, without evaluation and"
+                    " queues"
+                ),
+            )
         )
         if estimate.on_gpus and estimate.slots > estimate.budget.gpus:
-            pairs.append(("", f"a cell takes {estimate.slots} GPUs, more than budget.gpus: {estimate.budget.gpus}"))
-        pairs.append(("", f"at least {hours(estimate.longest[1])} on any number, for {estimate.longest[0]}"))
+            pairs.append(
+                (
+                    "",
+                    (
+                        f"a cell takes {estimate.slots} GPUs, more than budget.gpus:"
+                        f" {estimate.budget.gpus}"
+                    ),
+                )
+            )
+        pairs.append(
+            ("", f"at least {hours(estimate.longest[1])} on any number, for {estimate.longest[0]}")
+        )
     if None in known:
         bins = "token bins unknown before they are prepared"
     else:
         extra = sum(filter(None, preparing))
-        bins = f"token bins {size(sum(filter(None, known)))}" + (f" ({size(extra)} while made)" if extra else "")
+        bins = f"token bins {size(sum(filter(None, known)))}" + (
+            f" ({size(extra)} while made)" if extra else ""
+        )
     pairs.append(
-        ("disk", f"{bins}, checkpoints {size(estimate.checkpoint_bytes)}, models {size(estimate.model_bytes)}")
+        (
+            "disk",
+            (
+                f"{bins}, checkpoints {size(estimate.checkpoint_bytes)}, models"
+                f" {size(estimate.model_bytes)}"
+            ),
+        )
     )
     return pairs
 
@@ -196,12 +265,22 @@ def describe(estimate: Estimate) -> str:
     plan = estimate.plan
     tuning = f", and {len(plan.tuning_cells)} that tune," if plan.tuning_cells else ""
     lines = [f"{plan.name}: {len(plan.cells)} cells{tuning} on {', '.join(plan.data_ids)}", ""]
-    lines += ["Training, what cells share before their decay left out" if estimate.trunks else "Training"]
+    lines += [
+        "Training, what cells share before their decay left out" if estimate.trunks else "Training"
+    ]
     lines += [*align(training_table(estimate)), ""]
-    what = "a GPU, and the largest micro-batch, in sequences, by its size" if estimate.on_gpus else "a process"
+    what = (
+        "a GPU, and the largest micro-batch, in sequences, by its size"
+        if estimate.on_gpus
+        else "a process"
+    )
     lines += [f"Memory of {what}", *align(memory_table(estimate)), ""]
     if estimate.rentals:
-        lines += [f"Rented GPUs, at prices of {PRICES_OF} or your own", *align(rental_table(estimate)), ""]
+        lines += [
+            f"Rented GPUs, at prices of {PRICES_OF} or your own",
+            *align(rental_table(estimate)),
+            "",
+        ]
     pairs = totals(estimate)
     width = max(len(name) for name, _ in pairs)
     lines += [f"{name:<{width}}  {text}" for name, text in pairs]
@@ -210,7 +289,9 @@ def describe(estimate: Estimate) -> str:
 
 def _grid(title: str, table: Sequence[Sequence[str]]) -> Grid[Sequence[str | Cell]]:
     """Return a table of text, header first, whose columns but the first are numbers."""
-    columns = listed(*((name, "number" if index else "text") for index, name in enumerate(table[0])))
+    columns = listed(
+        *((name, "number" if index else "text") for index, name in enumerate(table[0]))
+    )
     return Grid(title, columns, table[1:], caption=title)
 
 

@@ -1,1 +1,2 @@
-"""Lets results of others in: a bundle is handed in, checked, kept in ``registry/``, and shown on one page."""
+"""Lets results of others in: a bundle is handed in, checked, kept in ``registry/``, and shown on
+one page."""

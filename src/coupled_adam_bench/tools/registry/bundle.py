@@ -1,4 +1,5 @@
-"""Makes a bundle of a study that has run through: its results for a supplement, or for a pull request to a registry."""
+"""Makes a bundle of a study that has run through: its results for a supplement, or for a pull
+request to a registry."""
 
 import gzip
 import tempfile
@@ -17,25 +18,32 @@ from coupled_adam_bench.tools.registry import check, form
 from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
 
 
-def write_bundle(study_dir: Path, registry: Path, submitter: str, notes: str, reproduces: str | None = None) -> Path:
+def write_bundle(
+    study_dir: Path, registry: Path, submitter: str, notes: str, reproduces: str | None = None
+) -> Path:
     """Write the bundle of a study's folder into a registry, and return its folder.
 
-    ``reproduces`` names the bundle whose cells the study has trained again. ``ValueError`` for a study that ``check``
-    would refuse; nothing is left behind then.
+    ``reproduces`` names the bundle whose cells the study has trained again. ``ValueError`` for a
+    study that ``check`` would refuse; nothing is left behind then.
     """
     recorded = read_recorded(study_dir / form.MANIFEST)
     plan = read_plan_file(study_dir / paths.plan_file("").name)
     runs = (paths.RunFiles(paths.run_dir(cell, recorded.results)).record for cell in recorded.cells)
     values = {
-        "submitter": submitter, "notes": notes, "reproduces": reproduces,
+        "submitter": submitter,
+        "notes": notes,
+        "reproduces": reproduces,
         "data": {plan.data_id(study): data_inputs(study) for study in plan.studies.values()},
         "histories": {run["cell"]: run["history_sha256"] for run in map(read_run, runs)},
-    }  # fmt: skip
-    return write(dict(_files(recorded, study_dir)), validate(form.Bundle, values, "bundle"), registry)
+    }
+    return write(
+        dict(_files(recorded, study_dir)), validate(form.Bundle, values, "bundle"), registry
+    )
 
 
 def write(files: dict[str, bytes], bundle: form.Bundle, registry: Path) -> Path:
-    """Write the files of a bundle into a registry, and return its folder; ``ValueError`` if ``check`` refuses it."""
+    """Write the files of a bundle into a registry, and return its folder; ``ValueError`` if
+    ``check`` refuses it."""
     registry.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=registry, prefix=".bundle-") as temporary:
         folder = Path(temporary, "new")
@@ -47,7 +55,10 @@ def write(files: dict[str, bytes], bundle: form.Bundle, registry: Path) -> Path:
         folder = folder.rename(folder.with_name(named))
         check.check_bundle(folder, registry)
         if (registry / folder.name).exists():
-            raise ValueError(f"{registry / folder.name}: is there already; the same bundle need not be made twice")
+            raise ValueError(
+                f"{registry / folder.name}: is there already; the same bundle need not be made"
+                " twice"
+            )
         return folder.rename(registry / folder.name)
 
 
@@ -70,5 +81,7 @@ def _files(recorded: Recorded, study_dir: Path) -> Iterator[tuple[str, bytes]]:
 
 def _contents(file: Path, sha256: str) -> bytes:
     if not file.is_file() or sha256_file(file) != sha256:
-        raise ValueError(f"{file}: not what the study ran with; put that back, whose SHA-256 is {sha256}")
+        raise ValueError(
+            f"{file}: not what the study ran with; put that back, whose SHA-256 is {sha256}"
+        )
     return file.read_bytes()

@@ -1,4 +1,5 @@
-"""Checks bundles: that nothing was changed or left out, that all follows from the results, and some cells again.
+"""Checks bundles: that nothing was changed or left out, that all follows from the results, and some
+cells again.
 
 Without ``again`` nothing that a bundle brings is imported or run.
 """
@@ -37,11 +38,13 @@ from coupled_adam_bench.tools.verify.recorded import Recorded
 from coupled_adam_bench.tools.verify.rerun import Run, run_in_process
 
 MAX_FLOPS = 1e13
-"""The largest cell that is trained again: some minutes on two cores, which do about 5e10 FLOPs a second."""
+"""The largest cell that is trained again: some minutes on two cores, which do about 5e10 FLOPs a
+second."""
 REPEATS = 3
 """Trainings of a cell that comes out with other weights, as many as ``verify`` makes by itself."""
 _ROUNDING = 1e-12
-"""What a number of a statistic may be off, since processors sum in different orders; above 1, as a share of it."""
+"""What a number of a statistic may be off, since processors sum in different orders; above 1, as a
+share of it."""
 _ANEW = "run `report` on the unchanged results of the study, and bundle it again"
 
 
@@ -52,9 +55,14 @@ class Checked(form.Opened):
     recorded: Recorded
 
 
-def checked_bundles(registry: Path, given: Sequence[Path] = (), texts: form.Texts = None) -> Iterator[Checked | str]:
-    """Yield the ``given`` bundles, or all of a registry, and in place of one that is refused the reason."""
-    for folder in given or sorted(path for path in registry.iterdir() if not path.is_file() and path.name[0] != "."):
+def checked_bundles(
+    registry: Path, given: Sequence[Path] = (), texts: form.Texts = None
+) -> Iterator[Checked | str]:
+    """Yield the ``given`` bundles, or all of a registry, and in place of one that is refused the
+    reason."""
+    for folder in given or sorted(
+        path for path in registry.iterdir() if not path.is_file() and path.name[0] != "."
+    ):
         try:
             yield check_bundle(folder, registry, texts)
         except Exception as error:  # files of strangers make readers raise anything
@@ -63,10 +71,15 @@ def checked_bundles(registry: Path, given: Sequence[Path] = (), texts: form.Text
 
 
 def check(
-    registry: Path, given: Sequence[Path], again: int = 0, device: str = "auto", texts: form.Texts = None,
+    registry: Path,
+    given: Sequence[Path],
+    again: int = 0,
+    device: str = "auto",
+    texts: form.Texts = None,
     run: Run = run_in_process,
-) -> int:  # fmt: skip
-    """Check the ``given`` bundles, or all, print what is found, and return the exit status: 1 if one is refused.
+) -> int:
+    """Check the ``given`` bundles, or all, print what is found, and return the exit status: 1 if
+    one is refused.
 
     ``again`` cells of each are trained anew, which runs the code of their own optimizers.
     """
@@ -84,14 +97,15 @@ def check(
 
 
 def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Checked:
-    """Return a bundle that follows from itself; ``ValueError`` names the file and the field that do not."""
+    """Return a bundle that follows from itself; ``ValueError`` names the file and the field that do
+    not."""
     opened = form.open_bundle(folder)
     record = json.loads(opened.unpack(form.MANIFEST))
     here, then = manifest.protocol_versions(), record["protocol"]["versions"]
     if other := [name for name in {**here, **then} if then.get(name) != here.get(name)]:
         raise ValueError(
-            f"{folder}: versions of {form.MANIFEST}: {', '.join(other)} have other versions here, so it cannot be "
-            f"recomputed; revision {record['git_revision']!r:.50} can"
+            f"{folder}: versions of {form.MANIFEST}: {', '.join(other)} have other versions here,"
+            f" so it cannot be recomputed; revision {record['git_revision']!r:.50} can"
         )
     with form.unpacked(opened, texts) as (recorded, study_dir):
         _check_files(opened, recorded)
@@ -103,26 +117,42 @@ def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Chec
 
 
 def _check_files(opened: form.Opened, recorded: Recorded) -> None:
-    """Refuse files that the form does not name, studies and code that are not the manifest's, and other data."""
+    """Refuse files that the form does not name, studies and code that are not the manifest's, and
+    other data."""
     folder, plan, there = opened.folder, recorded.plan, opened.files.keys() - {form.BUNDLE}
     for name in sorted(form.names_of_files(recorded) ^ there):
-        state = "is no file of this bundle; remove it" if name in there else "is missing; make the bundle again"
+        state = (
+            "is no file of this bundle; remove it"
+            if name in there
+            else "is missing; make the bundle again"
+        )
         raise ValueError(f"{folder / name}: {state}")
     code = form.code_of(plan.trained.values())
-    wanted = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in contents.study_files(plan).items()}
+    wanted = {
+        name: hashlib.sha256(text.encode()).hexdigest()
+        for name, text in contents.study_files(plan).items()
+    }
     wanted |= {form.code_file(module): sha256 for module, sha256 in code.items()}
     for name, sha256 in wanted.items():
         if hashlib.sha256(opened.files[name]).hexdigest() != sha256:
-            raise ValueError(f"{folder / name}: not that of manifest.json, of which the cells are; put it back")
-    taken = sys.stdlib_module_names | packages_distributions().keys() | {"coupled_adam", "coupled_adam_bench"}
+            raise ValueError(
+                f"{folder / name}: not that of manifest.json, of which the cells are; put it back"
+            )
+    taken = (
+        sys.stdlib_module_names
+        | packages_distributions().keys()
+        | {"coupled_adam", "coupled_adam_bench"}
+    )
     if odd := taken & {module.partition(".")[0] for module in code}:
-        raise ValueError(f"{folder}: code of {form.MANIFEST}: {min(odd)} is the name of a module here; rename it")
+        raise ValueError(
+            f"{folder}: code of {form.MANIFEST}: {min(odd)} is the name of a module here; rename it"
+        )
     for name, study in plan.studies.items():
         data_id = plan.data_id(study)
         if data_digest(study, opened.bundle.data.get(data_id, {})) != plan.data[name]:
             raise ValueError(
-                f"{folder / form.BUNDLE}: data.{data_id}: this id does not follow from these files and from the "
-                f"settings `data` of {name}; put the study back as it ran"
+                f"{folder / form.BUNDLE}: data.{data_id}: this id does not follow from these files"
+                f" and from the settings `data` of {name}; put the study back as it ran"
             )
 
 
@@ -135,20 +165,32 @@ def _check_cells(folder: Path, recorded: Recorded) -> None:
         where = f"{folder}: cells of {form.MANIFEST}: {cell.id}"
         if record["status"] not in FINISHED:
             raise ValueError(
-                f"{where}, to which {recorded.plan.name}.yaml expands, is {record['status']}, allowed are "
-                f"{' and '.join(FINISHED)}; no seed, size or optimizer may be left out: train it and bundle again"
+                f"{where}, to which {recorded.plan.name}.yaml expands, is {record['status']},"
+                f" allowed are {' and '.join(FINISHED)}; no seed, size or optimizer may be left"
+                " out: train it and bundle again"
             )
         is_whole = record["status"] == "completed"
-        if is_whole != (record["model_sha256"] is not None) or (is_whole and record["step"] != cell.steps):
-            has = f"{'a' if record['model_sha256'] else 'no'} model of step {record['step']} of {cell.steps}"
-            raise ValueError(f"{where}: status {record['status']}, but it has {has}; put its record back as it was")
+        if is_whole != (record["model_sha256"] is not None) or (
+            is_whole and record["step"] != cell.steps
+        ):
+            has = (
+                f"{'a' if record['model_sha256'] else 'no'} model of step {record['step']} of"
+                f" {cell.steps}"
+            )
+            raise ValueError(
+                f"{where}: status {record['status']}, but it has {has}; put its record back as"
+                " it was"
+            )
 
 
 def _check_numbers(opened: form.Opened, recorded: Recorded, study_dir: Path) -> None:
     """Refuse a number that does not follow from the results, and results that lack one."""
     folder = opened.folder
     if odd := opened.bundle.histories.keys() ^ recorded.cells.keys():
-        raise ValueError(f"{folder / form.BUNDLE}: histories.{min(odd)}: only one of this and manifest.json has it")
+        raise ValueError(
+            f"{folder / form.BUNDLE}: histories.{min(odd)}: only one of this and manifest.json"
+            " has it"
+        )
     results = _check_results(folder, recorded, study_dir / form.RESULTS)
     untested = StudyResults(groups.layout_of(recorded.plan), results)
     tested = replace(untested, tests=compare.compare(untested))
@@ -162,11 +204,13 @@ def _check_numbers(opened: form.Opened, recorded: Recorded, study_dir: Path) -> 
 
 
 def _check_results(folder: Path, recorded: Recorded, path: Path) -> DataFrame:
-    """Return ``results.csv``; refuse one that lacks a number, or has one that cannot be, or another field."""
+    """Return ``results.csv``; refuse one that lacks a number, or has one that cannot be, or another
+    field."""
     plan, shown = recorded.plan, folder / form.RESULTS
     values = recorded.values  # noqa: PD011 - no frame
     of_study: dict[str, set[MetricKey]] = {}
-    # What is undefined is so for all cells of a model on a text, as the similarity of words that it does not have.
+    # What is undefined is so for all cells of a model on a text, as the similarity of words that it
+    # does not have.
     defined: set[tuple[str, str, MetricKey]] = set()
     for name, cell in plan.cells.items():
         of_study.setdefault(cell.study.name, set()).update(values.get(name, ()))
@@ -177,9 +221,18 @@ def _check_results(folder: Path, recorded: Recorded, path: Path) -> DataFrame:
         for task, metric in sorted(of_study[cell.study.name]):
             value = values.get(name, {}).get((task, metric))
             if value is None:
-                raise ValueError(f"{shown}: no {task} {metric} of {name}; no seed or number may be left out: {_ANEW}")
-            must_be = status == "completed" and (cell.data_id, cell.model.name, (task, metric)) in defined
-            is_odd = not math.isfinite(value) if must_be else status == "diverged" and not math.isnan(value)
+                raise ValueError(
+                    f"{shown}: no {task} {metric} of {name}; no seed or number may be left out:"
+                    f" {_ANEW}"
+                )
+            must_be = (
+                status == "completed" and (cell.data_id, cell.model.name, (task, metric)) in defined
+            )
+            is_odd = (
+                not math.isfinite(value)
+                if must_be
+                else status == "diverged" and not math.isnan(value)
+            )
             if is_odd or stored.wrong_row([{"task": task, "metric": metric, "value": value}]):
                 what = f"{task} {metric} of {name}, which is {status}, cannot be {value}"
                 raise ValueError(f"{shown}: value: {what}; {_ANEW}")
@@ -191,18 +244,22 @@ def _check_results(folder: Path, recorded: Recorded, path: Path) -> DataFrame:
 
 
 def _write_choices(path: Path, tried: DataFrame, recorded: Recorded, folder: Path) -> None:
-    """Write into ``folder`` what trials chose by the losses of a bundle; refuse other choices than the cells have."""
+    """Write into ``folder`` what trials chose by the losses of a bundle; refuse other choices than
+    the cells have."""
     records = [*recorded.cells.values(), *recorded.manifest["tuning_cells"]]
     diverged = {record["cell"] for record in records if record["status"] == "diverged"}
     for cell, loss in zip(tried["cell"], tried["val_loss"], strict=True):
         if not (math.isnan(loss) if cell in diverged else 0 <= loss < math.inf):
-            raise ValueError(f"{path}: val_loss: {loss} of {cell} is of no run that ended as it did; put it back")
+            raise ValueError(
+                f"{path}: val_loss: {loss} of {cell} is of no run that ended as it did; put it back"
+            )
     for name, tuning in recorded.plan.tunings.items():
         record = choice_record(tuning, tried_of(tuning, tried))
         if record["chosen"] != recorded.choices[name]:
             raise ValueError(
-                f"{path}: {name}: by these losses candidate {record['chosen']} is chosen, but the cells have the "
-                f"settings of candidate {recorded.choices[name]}; put the losses back as they were"
+                f"{path}: {name}: by these losses candidate {record['chosen']} is chosen, but the"
+                f" cells have the settings of candidate {recorded.choices[name]}; put the losses"
+                " back as they were"
             )
         write_sealed(choice_file(folder, name), record)
 
@@ -215,16 +272,21 @@ def _check_reproduces(opened: form.Opened, original: Path) -> None:
     ours, theirs = opened.bundle.histories, form.open_bundle(original).bundle.histories
     both = ours.keys() & theirs.keys()
     if not both:
-        raise ValueError(f"{where}: {original} has no cell in common with the study; name one that has")
+        raise ValueError(
+            f"{where}: {original} has no cell in common with the study; name one that has"
+        )
     if copied := [cell for cell in both if ours[cell] == theirs[cell]]:
-        raise ValueError(f"{where}: {min(copied)} has the history of {original}: this is a copy, train it again")
+        raise ValueError(
+            f"{where}: {min(copied)} has the history of {original}: this is a copy, train it again"
+        )
 
 
 def _train_again(found: Checked, again: int, device: str, run: Run) -> list[str]:
-    """Train cells of a bundle anew, print what comes of each, and return why the bundle is refused, if it is.
+    """Train cells of a bundle anew, print what comes of each, and return why the bundle is refused,
+    if it is.
 
-    They are drawn by chance, so that nobody can choose a name for a bundle that draws harmless ones. Where the code of
-    their optimizers lies, there is nothing else.
+    They are drawn by chance, so that nobody can choose a name for a bundle that draws harmless
+    ones. Where the code of their optimizers lies, there is nothing else.
     """
     cells = [cell for cell in found.recorded.plan.cells.values() if not cell.study.execution.gpus]
     cells = [cell for cell in cells if cell.flops <= MAX_FLOPS]
@@ -239,7 +301,10 @@ def _train_again(found: Checked, again: int, device: str, run: Run) -> list[str]
             verdicts = verify.verify_cells(found.recorded, ids, work, device, {}, REPEATS, run)
     if all(verdict.word is not Outcome.OTHER for verdict in verdicts.values()):
         return []
-    return [f"{found.folder / form.RESULTS}: value: not what training again gives; run the study anew and bundle it"]
+    return [
+        f"{found.folder / form.RESULTS}: value: not what training again gives; run the study anew"
+        " and bundle it"
+    ]
 
 
 def _place_code(opened: form.Opened, modules: Collection[str], code: Path) -> None:
@@ -253,9 +318,12 @@ def _place_code(opened: form.Opened, modules: Collection[str], code: Path) -> No
 
 
 def _check_same(path: Path, found: DataFrame, expected: DataFrame, rounding: float = 0.0) -> None:
-    """Raise ``ValueError`` that names column and row in which a file is not what follows from the results."""
+    """Raise ``ValueError`` that names column and row in which a file is not what follows from the
+    results."""
     try:
         assert_frame_equal(found, expected, rtol=rounding, atol=rounding)
     except AssertionError as error:
         where, *_, what = str(error).splitlines()
-        raise ValueError(f"{path}: {where}: {what}, which follows from the study and its results; {_ANEW}") from None
+        raise ValueError(
+            f"{path}: {where}: {what}, which follows from the study and its results; {_ANEW}"
+        ) from None

@@ -1,10 +1,11 @@
 """What a bundle is: the fields of ``bundle.json``, the files beside it, and its name.
 
-A bundle is a folder below ``registry/``. Its name is the SHA-256 of the lines that ``sha256sum`` prints of its files,
-sorted by their names, so whatever changes in it gives another name. What is for programs is packed with gzip.
+A bundle is a folder below ``registry/``. Its name is the SHA-256 of the lines that ``sha256sum``
+prints of its files, sorted by their names, so whatever changes in it gives another name. What is
+for programs is packed with gzip.
 
-Bundles are made by strangers: their files are read once, bounded, without following a link, and checked as they were
-read.
+Bundles are made by strangers: their files are read once, bounded, without following a link, and
+checked as they were read.
 """
 
 import hashlib
@@ -35,8 +36,8 @@ PACKED = (MANIFEST, RESULTS)
 """The files that a bundle has as ``NAME.gz``: they are long, and programs read them."""
 TUNING = "tuning.csv"
 STATISTICS = ("tests.csv", "stated.csv", TUNING)
-"""The statistics of a study that its bundle has, as far as the study has them. The first two follow from
-``results.csv``; ``tuning.csv`` has what the choices of its trials rest on."""
+"""The statistics of a study that its bundle has, as far as the study has them. The first two follow
+from ``results.csv``; ``tuning.csv`` has what the choices of its trials rest on."""
 MAX_BYTES = 1_000_000
 MAX_UNPACKED_BYTES = 50_000_000
 MAX_FILES = 1000
@@ -58,43 +59,52 @@ class Bundle(Settings):
     notes: Term
     """A few words of the submitter."""
     reproduces: Sha256 | None = None
-    """The name of the bundle whose cells were trained again, null for a bundle that stands for itself."""
+    """The name of the bundle whose cells were trained again, null for a bundle that stands for
+    itself."""
     data: dict[str, dict[str, Any]]
-    """By the id of the data, what identifies the files that they were made of, from which the id follows."""
+    """By the id of the data, what identifies the files that they were made of, from which the id
+    follows."""
     histories: dict[str, Sha256]
     """The SHA-256 of the training history of each cell."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A bundle as it was read: where it is, the contents of its files by their paths, and ``bundle.json``."""
+    """A bundle as it was read: where it is, the contents of its files by their paths, and
+    ``bundle.json``."""
 
     folder: Path
     files: dict[str, bytes]
     bundle: Bundle
 
     def unpack(self, name: str) -> bytes:
-        """Return the contents of a packed file; ``ValueError`` if it is missing, damaged or too large."""
+        """Return the contents of a packed file; ``ValueError`` if it is missing, damaged or too
+        large."""
         name = f"{name}.gz"
         return gunzip(self.folder / name, self.files.get(name, b"missing"), MAX_UNPACKED_BYTES)
 
 
 def name_of(files: Mapping[str, bytes]) -> str:
     """Return the name that the files of a bundle give it."""
-    lines = [f"{hashlib.sha256(contents).hexdigest()}  {name}\n" for name, contents in sorted(files.items())]
+    lines = [
+        f"{hashlib.sha256(contents).hexdigest()}  {name}\n"
+        for name, contents in sorted(files.items())
+    ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def open_bundle(folder: Path) -> Opened:
-    """Read a bundle; ``ValueError`` for one that is too large, not of the form, or changed after it was made."""
+    """Read a bundle; ``ValueError`` for one that is too large, not of the form, or changed after it
+    was made."""
     files = read_folder(folder, MAX_BYTES, MAX_FILES)
     if BUNDLE not in files:
         raise ValueError(f"{folder / BUNDLE}: missing; a bundle is made by the command `bundle`")
     bundle = validate(Bundle, json.loads(files[BUNDLE]), str(folder / BUNDLE))
     if (name := name_of(files)) != folder.name:
         raise ValueError(
-            f"{folder}: a file was added, removed or changed after the bundle was made, since their sums give the name "
-            f"{name}; put the bundle back as it was, or make another from the study"
+            f"{folder}: a file was added, removed or changed after the bundle was made, since their"
+            f" sums give the name {name}; put the bundle back as it was, or make another from the"
+            " study"
         )
     return Opened(folder, files, bundle)
 
@@ -105,7 +115,8 @@ def unpacked(opened: Opened, given: Texts = None) -> Iterator[tuple[Recorded, Pa
     manifest = json.loads(opened.unpack(MANIFEST))
     if (n_cells := _n_cells(manifest)) > MAX_CELLS:
         raise ValueError(
-            f"{opened.folder}: grid of {MANIFEST}: {n_cells:,} cells and candidates, allowed {MAX_CELLS:,}"
+            f"{opened.folder}: grid of {MANIFEST}: {n_cells:,} cells and candidates, allowed"
+            f" {MAX_CELLS:,}"
         )
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as temporary:
         study_dir = Path(temporary, "results", "study")
@@ -117,7 +128,8 @@ def unpacked(opened: Opened, given: Texts = None) -> Iterator[tuple[Recorded, Pa
         recorded = read_recorded(study_dir / MANIFEST, given)
         if (stated := recorded.manifest["stated"]) is not None:
             recorded = replace(
-                recorded, plan=replace(recorded.plan, stated=_stated(opened, study_dir, stated["sha256"]))
+                recorded,
+                plan=replace(recorded.plan, stated=_stated(opened, study_dir, stated["sha256"])),
             )
         yield recorded, study_dir
 
@@ -126,7 +138,9 @@ def _stated(opened: Opened, study_dir: Path, sha256: str) -> Stated:
     """Return the stated plan of a bundle; ``ValueError`` if it is not that of its manifest."""
     text = opened.files.get(STATED, b"")
     if hashlib.sha256(text).hexdigest() != sha256:
-        raise ValueError(f"{opened.folder / STATED}: not the stated plan of the study; put back {sha256}")
+        raise ValueError(
+            f"{opened.folder / STATED}: not the stated plan of the study; put back {sha256}"
+        )
     # An alias can make a text of a kilobyte a value of a terabyte.
     if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
         raise ValueError(f"{opened.folder / STATED}: has an alias of YAML; write its value out")
@@ -135,11 +149,14 @@ def _stated(opened: Opened, study_dir: Path, sha256: str) -> Stated:
 
 
 def _n_cells(manifest: Mapping[str, Any]) -> int:
-    """Return how many cells and candidates the studies of a manifest expand to, before they are expanded."""
+    """Return how many cells and candidates the studies of a manifest expand to, before they are
+    expanded."""
     count = 0
     for block in (block for study in manifest["studies"] for block in study["grid"]):
         tune = block.get("tune") or {"seeds": (), "grids": {}}
-        trials = len(tune["seeds"]) * sum(prod(map(len, grid.values())) for grid in tune["grids"].values())
+        trials = len(tune["seeds"]) * sum(
+            prod(map(len, grid.values())) for grid in tune["grids"].values()
+        )
         count += prod(len(block[field]) for field in ("models", "tokens", "optimizers")) * (
             len(block["seeds"]) + trials
         )
@@ -147,15 +164,23 @@ def _n_cells(manifest: Mapping[str, Any]) -> int:
 
 
 def code_of(cells: Iterable[Cell]) -> dict[str, str]:
-    """Return by their names the SHA-256 of the modules of cells' own optimizers; of installed packages there are none.
+    """Return by their names the SHA-256 of the modules of cells' own optimizers; of installed
+    packages there are none.
 
     ``ValueError`` for a name that is none of a module.
     """
     entries = (entry for cell in cells for entry in cell.optimizer.entries.values())
     code = [entry.code or {} for entry in entries if isinstance(entry, CustomSettings)]
-    found = {module: sha256 for of_entry in code for module, sha256 in of_entry.items() if len(sha256) == 64}
+    found = {
+        module: sha256
+        for of_entry in code
+        for module, sha256 in of_entry.items()
+        if len(sha256) == 64
+    }
     if odd := [module for module in found if not all(map(str.isidentifier, module.split(".")))]:
-        raise ValueError(f"code of {MANIFEST}: {odd[0]!r} is no name of a module; run the study as it was")
+        raise ValueError(
+            f"code of {MANIFEST}: {odd[0]!r} is no name of a module; run the study as it was"
+        )
     return found
 
 

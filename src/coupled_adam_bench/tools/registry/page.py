@@ -1,4 +1,5 @@
-"""The page of a registry: a table of optimizers for each regime, and all bundles. It shows what it has recomputed."""
+"""The page of a registry: a table of optimizers for each regime, and all bundles. It shows what it
+has recomputed."""
 
 import math
 import os
@@ -13,7 +14,16 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
-from coupled_adam_bench.page.blocks import Cell, Code, Column, Fold, Grid, Part, metric_column, with_arrow
+from coupled_adam_bench.page.blocks import (
+    Cell,
+    Code,
+    Column,
+    Fold,
+    Grid,
+    Part,
+    metric_column,
+    with_arrow,
+)
 from coupled_adam_bench.page.formats import MISSING, fixed, shorthand, with_interval
 from coupled_adam_bench.records.stored import settings_of
 from coupled_adam_bench.report.contents import environments
@@ -37,10 +47,12 @@ _DIGITS = {_LOSS: _LOSS.digits + 1} | {metric: metric.digits for metric in _BESI
 
 @dataclass
 class _Line:
-    """An optimizer in the table of a regime: its cells by their seeds, and the ``bundles`` that have these cells.
+    """An optimizer in the table of a regime: its cells by their seeds, and the ``bundles`` that
+    have these cells.
 
-    ``witnesses`` are the bundles of others who trained the cells of one of these again. ``source`` gives the numbers,
-    None where none can, since the bundles disagree and no one of them was run again.
+    ``witnesses`` are the bundles of others who trained the cells of one of these again. ``source``
+    gives the numbers, None where none can, since the bundles disagree and no one of them was run
+    again.
     """
 
     place: tuple[int, int, str]
@@ -55,10 +67,13 @@ class _Line:
     speedup: str | Cell = MISSING
 
     def by_seed(self, metric: Metric, bundle: Checked | None) -> dict[int, float]:
-        """Return the values of a bundle by the seed of the cell; one that it does not have is NaN."""
+        """Return the values of a bundle by the seed of the cell; one that it does not have is
+        NaN."""
         recorded = {} if bundle is None else bundle.recorded.values
         number = metric.task, metric.name
-        return {seed: recorded.get(cell, {}).get(number, math.nan) for seed, cell in self.cells.items()}
+        return {
+            seed: recorded.get(cell, {}).get(number, math.nan) for seed, cell in self.cells.items()
+        }
 
     def sample(self, metric: Metric, bundle: Checked | None) -> Sample:
         """Return the values of a bundle in few numbers."""
@@ -66,7 +81,9 @@ class _Line:
 
     def printed(self, bundle: Checked) -> str:
         """Return the means of a bundle as the table prints them."""
-        return ", ".join(f"{each.name} {fixed(self.sample(each, bundle).mean, n)}" for each, n in _DIGITS.items())
+        return ", ".join(
+            f"{each.name} {fixed(self.sample(each, bundle).mean, n)}" for each, n in _DIGITS.items()
+        )
 
     @cached_property
     def loss(self) -> tuple[float, float, float]:
@@ -78,10 +95,12 @@ class _Line:
 
 
 def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
-    """Write the page of a registry with all bundles that follow from themselves, and return why others do not."""
+    """Write the page of a registry with all bundles that follow from themselves, and return why
+    others do not."""
     found = list(checked_bundles(registry))
     bundles = [bundle for bundle in found if not isinstance(bundle, str)]
-    # By a hash of them the settings that lines have in common which may be compared, and these lines by their cells.
+    # By a hash of them the settings that lines have in common which may be compared, and these
+    # lines by their cells.
     regimes: dict[str, tuple[dict[str, Any], dict[tuple[Any, ...], _Line]]] = {}
     for bundle in bundles:
         for settings, line in _lines_of(bundle):
@@ -92,13 +111,30 @@ def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
             _set_source(line, bundles)
     place = os.path.relpath(registry, out.parent)
     link = Markup('<a href="{}/{}/{}"><code>{:.10}</code></a>')
-    links = {name: link.format(place, name, form.BUNDLE, name) for name in (each.folder.name for each in bundles)}
-    sections = [_section(name, settings, list(lines.values()), links) for name, (settings, lines) in regimes.items()]
-    columns = [Column[Checked]("Bundle", lambda bundle: links[bundle.folder.name], "row"), *_COLUMNS]
+    links = {
+        name: link.format(place, name, form.BUNDLE, name)
+        for name in (each.folder.name for each in bundles)
+    }
+    sections = [
+        _section(name, settings, list(lines.values()), links)
+        for name, (settings, lines) in regimes.items()
+    ]
+    columns = [
+        Column[Checked]("Bundle", lambda bundle: links[bundle.folder.name], "row"),
+        *_COLUMNS,
+    ]
     shown = [Part("registry_marks.html.j2"), Grid("Bundles", columns, bundles)]
     sections.append(({"id": "bundles", "title": "Bundles", "short": ""}, shown))
     n_cells = len({cell for bundle in bundles for cell in bundle.recorded.cells})
-    write_page(out, templates_dir, "registry.html.j2", {}, sections=sections, n_bundles=len(bundles), n_cells=n_cells)
+    write_page(
+        out,
+        templates_dir,
+        "registry.html.j2",
+        {},
+        sections=sections,
+        n_bundles=len(bundles),
+        n_cells=n_cells,
+    )
     return [reason for reason in found if isinstance(reason, str)]
 
 
@@ -108,30 +144,46 @@ def _lines_of(bundle: Checked) -> Iterator[tuple[dict[str, Any], _Line]]:
     for cell in bundle.recorded.plan.cells.values():
         study, optimizer = cell.study, cell.optimizer
         settings = {
-            "data_id": cell.data_id, **study.model_dump(mode="json", include={"data", "training"}),
+            "data_id": cell.data_id,
+            **study.model_dump(mode="json", include={"data", "training"}),
             "test_loss": settings_of(STAGES["test_loss"], study, cell.data_id),
             "protocol": study.protocol_label,
-        }  # fmt: skip
-        model = digest(cell.model.model_dump(mode="json", exclude={"name", "label", "learning_rate"}))
-        kind = (cell.n_tokens, cell.n_params, model), optimizer.key, optimizer.label, cell.tuning is not None
-        found.setdefault(digest([settings, *kind]), (settings, _Line(*kind)))[1].cells[cell.seed] = cell.id
+        }
+        model = digest(
+            cell.model.model_dump(mode="json", exclude={"name", "label", "learning_rate"})
+        )
+        kind = (
+            (cell.n_tokens, cell.n_params, model),
+            optimizer.key,
+            optimizer.label,
+            cell.tuning is not None,
+        )
+        found.setdefault(digest([settings, *kind]), (settings, _Line(*kind)))[1].cells[
+            cell.seed
+        ] = cell.id
     yield from found.values()
 
 
 def _set_source(line: _Line, bundles: Iterable[Checked]) -> None:
-    """Set who ran the cells of a line again, and which bundle gives its numbers: never by its name."""
+    """Set who ran the cells of a line again, and which bundle gives its numbers: never by its
+    name."""
     cells = {*line.cells.values()}
     for bundle in line.bundles:
         others = [other for other in bundles if other.bundle.submitter != bundle.bundle.submitter]
         repeated = [other for other in others if other.bundle.reproduces == bundle.folder.name]
-        line.witnesses[bundle.folder.name] = [other for other in repeated if cells <= other.recorded.cells.keys()]
-    candidates = [bundle for bundle in line.bundles if line.witnesses[bundle.folder.name]] or line.bundles
+        line.witnesses[bundle.folder.name] = [
+            other for other in repeated if cells <= other.recorded.cells.keys()
+        ]
+    candidates = [
+        bundle for bundle in line.bundles if line.witnesses[bundle.folder.name]
+    ] or line.bundles
     if len({line.printed(bundle) for bundle in candidates}) == 1:
         line.source = candidates[0]
 
 
 def _marks(line: _Line, links: dict[str, Markup]) -> Markup:
-    """Return the marks of a line: who ran its cells again, and all numbers that are others than those in the row."""
+    """Return the marks of a line: who ran its cells again, and all numbers that are others than
+    those in the row."""
     shown = [(Markup("recomputed"), "good")]
     printed = None if line.source is None else line.printed(line.source)
     repeated = [] if line.source is None else line.witnesses[line.source.folder.name]
@@ -186,27 +238,41 @@ def _section(
         Column(Markup("<i>D</i>"), lambda line: readable_count(line.place[0]), "rows"),
         Column(Markup("<i>N</i>"), lambda line: readable_count(line.place[1]), "rows"),
         Column("Optimizer", lambda line: Cell(line.label, title=line.optimizer), "row"),
-        Column("Rank", lambda line: line.rank, "number", title="by the loss: all ranks that the intervals allow"),
+        Column(
+            "Rank",
+            lambda line: line.rank,
+            "number",
+            title="by the loss: all ranks that the intervals allow",
+        ),
         metric_column(_LOSS, _loss, with_arrow(_LOSS)),
         Column(
-            "Speedup", lambda line: line.speedup, "number",
+            "Speedup",
+            lambda line: line.speedup,
+            "number",
             title="tokens that the strongest Adam of the same D needs for the same loss, over D",
         ),
         *(metric_column(metric, _mean(metric), with_arrow(metric)) for metric in _BESIDE),
         Column("seeds", lambda line: str(len(line.cells)), "number"),
         Column("Marks", lambda line: _marks(line, links), "wrap"),
-        Column("Bundles", lambda line: Markup(", ").join(links[bundle.folder.name] for bundle in line.bundles)),
-    ]  # fmt: skip
+        Column(
+            "Bundles",
+            lambda line: Markup(", ").join(links[bundle.folder.name] for bundle in line.bundles),
+        ),
+    ]
     data = settings["data_id"]
     batch = settings["training"]["batch_sequences"] * settings["training"]["seq_len"]
     title = f"{data}, {batch:,} tokens a batch, protocol {settings['protocol']}"
     shown = Code(yaml.safe_dump(settings, sort_keys=False, width=100))
-    blocks = [Grid(f"Optimizers, {title}", columns, placed), Fold("Data, recipe and protocol", [shown])]
+    blocks = [
+        Grid(f"Optimizers, {title}", columns, placed),
+        Fold("Data, recipe and protocol", [shown]),
+    ]
     return {"id": f"regime-{name}", "title": title, "short": f"{data}, {batch:,}"}, blocks
 
 
 def _set_speedups(lines: list[_Line]) -> None:
-    """Set how many tokens the strongest Adam of the same tokens and model needs for the loss of each line."""
+    """Set how many tokens the strongest Adam of the same tokens and model needs for the loss of
+    each line."""
     curves: dict[tuple[int, str], dict[tuple[str, bool], Curve]] = {}
     for line in lines:
         if not math.isnan(line.loss[0]):
@@ -230,7 +296,11 @@ def _set_speedups(lines: list[_Line]) -> None:
 
 def _loss(line: _Line) -> str:
     mean, low, high = line.loss
-    return with_interval(mean, low, high, _DIGITS[_LOSS]) if math.isfinite(low) else fixed(mean, _DIGITS[_LOSS])
+    return (
+        with_interval(mean, low, high, _DIGITS[_LOSS])
+        if math.isfinite(low)
+        else fixed(mean, _DIGITS[_LOSS])
+    )
 
 
 def _mean(metric: Metric) -> Callable[[_Line], str]:

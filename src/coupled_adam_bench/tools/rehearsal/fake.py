@@ -1,7 +1,9 @@
-"""A training step, a state dict and an evaluation batch of each combination of a plan, in full size on fake tensors.
+"""A training step, a state dict and an evaluation batch of each combination of a plan, in full size
+on fake tensors.
 
-Fake tensors have a shape and a type, and no values. They lie on the CPU here, which computes loss and attention as the
-study's device does. The memory is that of the count that ``plan`` has, with the states that the optimizers have made.
+Fake tensors have a shape and a type, and no values. They lie on the CPU here, which computes loss
+and attention as the study's device does. The memory is that of the count that ``plan`` has, with
+the states that the optimizers have made.
 """
 
 import contextlib
@@ -42,7 +44,8 @@ from coupled_adam_bench.training.memory import GPU_SHARE, Memory, memory_of
 from coupled_adam_bench.training.trainer import Trainer
 
 _CPU = torch.device("cpu")
-_MICRO_BATCHES = 2  # of the step: the second adds its gradients to those of the first, and all others do as it does
+# of the step: the second adds its gradients to those of the first, and all others do as it does
+_MICRO_BATCHES = 2
 _DATA_TOKENS = 2**16
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 _NOT_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
@@ -50,7 +53,8 @@ _NOT_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 @dataclass(frozen=True)
 class Combination:
-    """Cells that differ in nothing that fake tensors can see: one of them, and the number of all."""
+    """Cells that differ in nothing that fake tensors can see: one of them, and the number of
+    all."""
 
     cell: Cell
     n_cells: int
@@ -64,10 +68,17 @@ class Combination:
     def label(self) -> str:
         """Model, optimizer, processes and precision."""
         execution = self.execution
-        processes = f"{execution.processes} x {execution.parallel}" if execution.processes > 1 else "1 process"
+        processes = (
+            f"{execution.processes} x {execution.parallel}"
+            if execution.processes > 1
+            else "1 process"
+        )
         entries = self.cell.optimizer.entries.items()
         kinds = [f"{field} {_label(entry)}".strip() for field, entry in entries]
-        return f"{self.cell.model.name}, {', '.join(kinds)}, {processes}, {self.cell.training.precision}"
+        return (
+            f"{self.cell.model.name}, {', '.join(kinds)}, {processes},"
+            f" {self.cell.training.precision}"
+        )
 
 
 def _label(optimizer: SingleOptimizer) -> str:
@@ -75,15 +86,20 @@ def _label(optimizer: SingleOptimizer) -> str:
 
 
 def _kind(optimizer: SingleOptimizer) -> list[Any]:
-    """Return an optimizer's name, and those of its settings that make other tensors, if they are given."""
+    """Return an optimizer's name, and those of its settings that make other tensors, if they are
+    given."""
     given = optimizer.model_dump()
     if isinstance(optimizer, CustomSettings):
         return [given]
-    return [optimizer.name, *(field for field in ("amsgrad", *HeadSettings.later) if field in given)]
+    return [
+        optimizer.name,
+        *(field for field in ("amsgrad", *HeadSettings.later) if field in given),
+    ]
 
 
 def combinations(plan: Plan) -> list[Combination]:
-    """Return what a plan's cells combine: model, kind of optimizer, recipe, processes; numbers alone make no other."""
+    """Return what a plan's cells combine: model, kind of optimizer, recipe, processes; numbers
+    alone make no other."""
     cells: dict[str, list[Cell]] = {}
     for cell in plan.cells.values():
         execution, training = cell.study.execution, cell.training
@@ -91,8 +107,18 @@ def combinations(plan: Plan) -> list[Combination]:
             cell.vocab_size,
             cell.model.model_dump(exclude={"name", "label", "learning_rate"}),
             [_kind(entry) for entry in cell.optimizer.entries.values()],
-            [training.seq_len, training.batch_sequences, training.precision, training.core_optimizer],
-            [execution.gpus, execution.processes, execution.parallel, execution.micro_batch_sequences],
+            [
+                training.seq_len,
+                training.batch_sequences,
+                training.precision,
+                training.core_optimizer,
+            ],
+            [
+                execution.gpus,
+                execution.processes,
+                execution.parallel,
+                execution.micro_batch_sequences,
+            ],
             execution.evaluation_batch_sequences,
         )
         cells.setdefault(repr(key), []).append(cell)
@@ -101,7 +127,8 @@ def combinations(plan: Plan) -> list[Combination]:
 
 @dataclass
 class Rehearsed:
-    """What came out of a combination: the memory of one process, and each thing that failed, with its place."""
+    """What came out of a combination: the memory of one process, and each thing that failed, with
+    its place."""
 
     combination: Combination
     memory: Memory | None = None
@@ -116,7 +143,9 @@ class _Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its shards come here one by one
         if func in _READS and isinstance(args[0], FakeTensor):
-            return True if args[0].dtype == torch.bool else 1.0 if args[0].is_floating_point() else 1
+            return (
+                True if args[0].dtype == torch.bool else 1.0 if args[0].is_floating_point() else 1
+            )
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # its fake version would return a copy
         return func(*args, **(kwargs or {}))
@@ -134,13 +163,16 @@ class _OneOfMany(WorkerGroup):
     def smallest(self, value: int) -> int:
         return value
 
-    def parallelize(self, model: nn.Module, layers: Sequence[nn.Module], parallel: str) -> nn.Module:
+    def parallelize(
+        self, model: nn.Module, layers: Sequence[nn.Module], parallel: str
+    ) -> nn.Module:
         # DistributedDataParallel reads the memory of tensors in C++, and fake ones have none.
         return super().parallelize(model, layers, parallel) if parallel == "fsdp" else model
 
 
 class _FirstRows:
-    """The batches of a step cut to their first ``sequences``: more micro-batches would only repeat the second."""
+    """The batches of a step cut to their first ``sequences``: more micro-batches would only repeat
+    the second."""
 
     def __init__(self, batches: Batches, sequences: int) -> None:
         self.sequences, self.close, self._get = sequences, batches.close, batches.get
@@ -171,7 +203,8 @@ class _Trainer(Trainer):
 
     @property
     def state_bytes(self) -> int:
-        """The size of the states of the optimizers without counts of steps; of sharded ones that of the shards here."""
+        """The size of the states of the optimizers without counts of steps; of sharded ones that of
+        the shards here."""
         values = [
             value._local_tensor if isinstance(value, DTensor) else value
             for optimizer in self.optimizers.by_name().values()
@@ -183,7 +216,8 @@ class _Trainer(Trainer):
 
 
 def rehearse(combination: Combination, gpu_bytes: float) -> Rehearsed:
-    """Do a training step, one state dict and one evaluation batch of a combination on fake tensors."""
+    """Do a training step, one state dict and one evaluation batch of a combination on fake
+    tensors."""
     started = time.perf_counter()
     cell, execution = combination.cell, combination.execution
     result = Rehearsed(combination)
@@ -211,22 +245,35 @@ def _train(folder: Path, group: WorkerGroup, room: float | None, cell: Cell) -> 
     with contextlib.closing(_Trainer(room, cell, here, folder, folder / "run", group)) as trainer:
         trainer.step_short()
         trainer.tensors()
-        return replace(memory_of(cell, execution, trainer.micro_batch_sequences), optimizer=trainer.state_bytes)
+        return replace(
+            memory_of(cell, execution, trainer.micro_batch_sequences), optimizer=trainer.state_bytes
+        )
 
 
 def _evaluate(cell: Cell) -> None:
     training, sequences = cell.training, cell.study.execution.evaluation_batch_sequences
     counts = np.zeros(cell.vocab_size, dtype=np.int64)
-    model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.head.soft_cap, counts).eval()
+    model = build_model(
+        cell.model, cell.vocab_size, training.seq_len, cell.optimizer.head.soft_cap, counts
+    ).eval()
     tokens = np.zeros((sequences, training.seq_len), dtype=np.int64)
     observe_logits = LogitSums().add
-    mean_loss(model, [(tokens, tokens)], "cpu", training.precision == "bf16", observe_logits=observe_logits)
+    mean_loss(
+        model,
+        [(tokens, tokens)],
+        "cpu",
+        training.precision == "bf16",
+        observe_logits=observe_logits,
+    )
 
 
 def _found(error: BaseException) -> str:
-    """Return an exception after ``file:line`` of the innermost frame that is neither PyTorch's nor the rehearsal's."""
+    """Return an exception after ``file:line`` of the innermost frame that is neither PyTorch's nor
+    the rehearsal's."""
     stack = traceback.extract_tb(error.__traceback__)
-    frame = ([frame for frame in stack if not frame.filename.startswith(_NOT_OURS)] or list(stack))[-1]
+    frame = ([frame for frame in stack if not frame.filename.startswith(_NOT_OURS)] or list(stack))[
+        -1
+    ]
     path = Path(frame.filename)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -238,12 +285,16 @@ def _write_data(folder: Path, cell: Cell) -> None:
     dtype = token_dtype(cell.vocab_size)
     n_tokens = max(_DATA_TOKENS, 2 * cell.training.seq_len)
     contents = np.zeros(n_tokens, dtype=dtype).tobytes()
-    bins = {split: Bin(f"{split}.bin", n_tokens, 1, sha256(contents).hexdigest()) for split in SPLITS}
+    bins = {
+        split: Bin(f"{split}.bin", n_tokens, 1, sha256(contents).hexdigest()) for split in SPLITS
+    }
     for each in bins.values():
         (folder / each.file).write_bytes(contents)
     np.save(folder / UNIGRAM, np.zeros(cell.vocab_size, dtype=np.int64))
     write_meta(
-        folder, Meta(cell.data_id, cell.vocab_size, cell.vocab_size, 0, dtype.str, "word", bins, {}), [folder / UNIGRAM]
+        folder,
+        Meta(cell.data_id, cell.vocab_size, cell.vocab_size, 0, dtype.str, "word", bins, {}),
+        [folder / UNIGRAM],
     )
 
 
@@ -271,7 +322,9 @@ def _group(size: int) -> Iterator[WorkerGroup]:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     mesh = device_mesh.init_device_mesh
 
-    def real_mesh(*arguments: Any, **options: Any) -> Any:  # a mesh computes with the values of its ranks
+    def real_mesh(
+        *arguments: Any, **options: Any
+    ) -> Any:  # a mesh computes with the values of its ranks
         with unset_fake_temporarily():
             return mesh(*arguments, **options)
 

@@ -1,4 +1,5 @@
-"""Every stage of a plan for real, from the text to the report, at a size that a CPU trains in seconds.
+"""Every stage of a plan for real, from the text to the report, at a size that a CPU trains in
+seconds.
 
 The miniature of a plan has its optimizers, numbers of tokens and tables, on a small language.
 """
@@ -24,7 +25,8 @@ Run = Callable[[list[str]], int]
 """Runs a command of the package and returns its exit status."""
 _LOG_LINES = 15
 _STEPS = 2
-"""Steps of the shortest cells; each larger number of tokens has one more, so that the tables have the same rows."""
+"""Steps of the shortest cells; each larger number of tokens has one more, so that the tables have
+the same rows."""
 _VALUES = 1  # of each field of a grid that is tuned: every optimizer has one candidate
 _LAYERS, _WIDTH = 2, 12  # this many layers, of a twelfth of the width
 _CONTEXTS = 16
@@ -48,19 +50,29 @@ def miniature(plan: Plan) -> dict[str, Any]:
 
     It has the plan's cells, but tiny, and only as many of their seeds as the tables need.
     """
-    steps = {count: _STEPS + index for index, count in enumerate(sorted({cell.steps for cell in plan.cells.values()}))}
-    cut = [_cut(study, steps, plan.data_ids.index(plan.data_id(study))) for study in plan.studies.values()]
+    steps = {
+        count: _STEPS + index
+        for index, count in enumerate(sorted({cell.steps for cell in plan.cells.values()}))
+    }
+    cut = [
+        _cut(study, steps, plan.data_ids.index(plan.data_id(study)))
+        for study in plan.studies.values()
+    ]
     studies = [parse_study(values, f"the miniature of {values['study']}") for values in cut]
     return {
         "name": plan.name,
         "title": plan.title,
-        "studies": [{"study": study.model_dump(mode="json"), "data": data_digest(study)} for study in studies],
+        "studies": [
+            {"study": study.model_dump(mode="json"), "data": data_digest(study)}
+            for study in studies
+        ],
         "stated": None,
     }
 
 
 def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
-    """Return the settings of a study's miniature; ``data`` is the number of its data among those of the plan."""
+    """Return the settings of a study's miniature; ``data`` is the number of its data among those of
+    the plan."""
     values: dict[str, Any] = study.model_dump(mode="json")
     values["data"] = {
         "name": study.data.name,
@@ -73,9 +85,16 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
     values["models"] = _models(study)
     training, several = study.training, study.execution.processes > 1
     sequences = _SEQUENCES * (training.data_ranks if training.data_order == "per_rank" else 1)
-    values["training"] |= {"seq_len": _SEQ_LEN, "batch_sequences": sequences, "warmup_fraction": None}
-    values["training"]["warmup_steps"] = int(training.schedule != "wsd" and training.warmup(_STEPS) > 0)
-    # More than half, so that the decay of the shortest run of `wsd` has the two steps that it needs.
+    values["training"] |= {
+        "seq_len": _SEQ_LEN,
+        "batch_sequences": sequences,
+        "warmup_fraction": None,
+    }
+    values["training"]["warmup_steps"] = int(
+        training.schedule != "wsd" and training.warmup(_STEPS) > 0
+    )
+    # More than half, so that the decay of the shortest run of `wsd` has the two steps that it
+    # needs.
     values["training"]["decay_fraction"] = max(training.decay_fraction, 0.6)
     batch_tokens = training.batch_sequences * training.seq_len
     tables = study.tables_of_blocks
@@ -89,8 +108,13 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
             least = min(entry["steps"] for entry in written["tokens"])
             written["tune"] |= {
                 "seeds": block.tune.seeds[:1],
-                "tokens": {"steps": least, "label": None} if block.tune.tokens is not None else None,
-                "grids": {key: {f: v[:_VALUES] for f, v in grid.items()} for key, grid in block.tune.grids.items()},
+                "tokens": {"steps": least, "label": None}
+                if block.tune.tokens is not None
+                else None,
+                "grids": {
+                    key: {f: v[:_VALUES] for f, v in grid.items()}
+                    for key, grid in block.tune.grids.items()
+                },
                 "equal_budgets": False,
             }
     evaluation = values["evaluation"]
@@ -114,7 +138,8 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
 
 
 def _models(study: Study) -> list[dict[str, Any]]:
-    """Return the models with a twelfth of their width, even in each of two heads, and two layers."""
+    """Return the models with a twelfth of their width, even in each of two heads, and two
+    layers."""
     cut: list[dict[str, Any]] = []
     sizes: set[tuple[Any, ...]] = set()
     for model in study.models:
@@ -144,11 +169,15 @@ def _size(model: Model, width: int) -> tuple[Any, ...]:
 
 
 def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
-    """Yield the commands that take a plan to its tables and its report, as the rules of the workflow call them."""
+    """Yield the commands that take a plan to its tables and its report, as the rules of the
+    workflow call them."""
     folder = paths.study_dir(plan.name)
     given = ["--plan", str(folder / "plan.json")]
     on_cpu = ["--device", "cpu"]
-    if any(list(custom_optimizers(study)) or study.evaluation.metrics for study in plan.studies.values()):
+    if any(
+        list(custom_optimizers(study)) or study.evaluation.metrics
+        for study in plan.studies.values()
+    ):
         yield ["try-code", *given]
     yield ["prepare", *given]
     yield ["try-tasks", *given, "--out", str(folder / "tasks.json")]
@@ -170,13 +199,19 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
     yield ["report", *given, "--templates", str(templates), "--svg-only"]
 
 
-def run_miniature(plan: Plan, templates: Path, run: Run, on_stage: Callable[[str], None]) -> str | None:
+def run_miniature(
+    plan: Plan, templates: Path, run: Run, on_stage: Callable[[str], None]
+) -> str | None:
     """Run all stages of the miniature of ``plan`` by ``run``, and return what stopped one of them.
 
-    ``on_stage`` is told the name of each stage before it begins. Nothing is written into the user's results.
+    ``on_stage`` is told the name of each stage before it begins. Nothing is written into the user's
+    results.
     """
     templates, home = templates.absolute(), str(Path.cwd())
-    with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder, contextlib.chdir(folder):
+    with (
+        tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder,
+        contextlib.chdir(folder),
+    ):
         plan_file = paths.plan_file(plan.name)
         small = miniature(plan)
         write_sealed(plan_file, small)
@@ -197,7 +232,9 @@ def run_miniature(plan: Plan, templates: Path, run: Run, on_stage: Callable[[str
                 if status:
                     lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
                     print(*lines[-_LOG_LINES:], sep="\n", file=sys.stderr)
-                    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+                    errors = [
+                        line.removeprefix("error: ") for line in lines if line.startswith("error: ")
+                    ]
                     said = said or (errors or lines or [f"exit status {status}"])[-1]
                     return f"stage {command[0]}: {said}"
     return None

@@ -1,4 +1,5 @@
-"""Figures of the theory: the toy of Fig. 1, the second moment of Fig. 4 and 5, and where the drift comes from."""
+"""Figures of the theory: the toy of Fig. 1, the second moment of Fig. 4 and 5, and where the drift
+comes from."""
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -32,7 +33,8 @@ _TOY_STYLE = {"Adam": 0, "Coupled Adam": 1, "SGD": 2}
 
 @dataclass(frozen=True)
 class Toy:
-    """The arrays of the toy of Fig. 1. The data of the paper's figure were not available; these are ours [I].
+    """The arrays of the toy of Fig. 1. The data of the paper's figure were not available; these are
+    ours [I].
 
     Shapes: V tokens in 2 dimensions.
     """
@@ -48,11 +50,13 @@ class Toy:
 
 
 def toy() -> Toy:
-    """Return updates of SGD, Adam and Coupled Adam for four tokens around the origin and one hidden state.
+    """Return updates of SGD, Adam and Coupled Adam for four tokens around the origin and one hidden
+    state.
 
-    With targets t drawn from p and predictions q = softmax(E h), a token's gradient is g_i = -(delta_it - q_i) h. Its
-    mean is (q_i - p_i) h. Its mean square, over the two coordinates as in Fig. 4, is
-    v_i = (p_i (1 - q_i)^2 + (1 - p_i) q_i^2) |h|^2 / 2. Adam's moments converge to these two.
+    With targets t drawn from p and predictions q = softmax(E h), a token's gradient is g_i =
+    -(delta_it - q_i) h. Its mean is (q_i - p_i) h. Its mean square, over the two coordinates as in
+    Fig. 4, is v_i = (p_i (1 - q_i)^2 + (1 - p_i) q_i^2) |h|^2 / 2. Adam's moments converge to these
+    two.
     """
     angles_V = np.pi / 4 + np.pi / 2 * np.arange(4)
     embeddings_V2 = np.stack([np.cos(angles_V), np.sin(angles_V)], axis=1)
@@ -62,7 +66,11 @@ def toy() -> Toy:
     q_V /= q_V.sum()
     mean_gradient_V2 = (q_V - p_V)[:, None] * hidden_2
     v_V = (p_V * (1 - q_V) ** 2 + (1 - p_V) * q_V**2) * (hidden_2 @ hidden_2) / 2
-    denominators = {"SGD": np.ones(4), "Adam": np.sqrt(v_V), "Coupled Adam": np.full(4, np.sqrt(v_V.mean()))}
+    denominators = {
+        "SGD": np.ones(4),
+        "Adam": np.sqrt(v_V),
+        "Coupled Adam": np.full(4, np.sqrt(v_V.mean())),
+    }
     updates = {}
     for name, denominator_V in denominators.items():
         update_V2 = -mean_gradient_V2 / denominator_V[:, None]
@@ -72,7 +80,14 @@ def toy() -> Toy:
 
 
 def _arrow(ax: Axes, start: Any, end: Any, width: float, color: str, kind: str) -> None:
-    style = {"arrowstyle": "-|>", "color": color, "lw": width, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
+    style = {
+        "arrowstyle": "-|>",
+        "color": color,
+        "lw": width,
+        "shrinkA": 0,
+        "shrinkB": 0,
+        "mutation_scale": 7,
+    }
     ax.annotate("", xy=end, xytext=start, arrowprops=style, gid=kind)
 
 
@@ -81,15 +96,32 @@ def draw_toy(_material: Material | None = None) -> Figure:
     example = toy()
     points = example.embeddings_V2
     middle, radius = points.mean(axis=0), float(np.abs(points).max())
-    scale = 1.1 * radius / max(float(np.linalg.norm(updates, axis=1).max()) for updates in example.updates.values())
+    scale = (
+        1.1
+        * radius
+        / max(float(np.linalg.norm(updates, axis=1).max()) for updates in example.updates.values())
+    )
     figure, axes = panels(len(example.updates), 3, height=2.0, sharex=True, sharey=True)
     for ax, (name, updates) in zip(axes, example.updates.items(), strict=True):
         ax.axhline(0, color="#cccccc", linewidth=0.6, zorder=0)
         ax.axvline(0, color="#cccccc", linewidth=0.6, zorder=0)
-        ax.scatter(*points.T, s=500 * example.probabilities_V, color="#aaaaaa", linewidths=0, zorder=1)
-        for point, update, probability in zip(points, updates, example.probabilities_V, strict=True):
-            _arrow(ax, point, point + scale * update, 1.5, STYLES[_TOY_STYLE[name]]["color"], "update")
-            ax.annotate(f"{probability:g}", point, (0, 14), textcoords="offset points", ha="center", fontsize=8)
+        ax.scatter(
+            *points.T, s=500 * example.probabilities_V, color="#aaaaaa", linewidths=0, zorder=1
+        )
+        for point, update, probability in zip(
+            points, updates, example.probabilities_V, strict=True
+        ):
+            _arrow(
+                ax, point, point + scale * update, 1.5, STYLES[_TOY_STYLE[name]]["color"], "update"
+            )
+            ax.annotate(
+                f"{probability:g}",
+                point,
+                (0, 14),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+            )
         total = example.sums[name]
         relative = float(np.linalg.norm(total) / np.linalg.norm(updates, axis=1).sum())
         is_zero = relative < ZERO_FLOAT64
@@ -97,9 +129,16 @@ def draw_toy(_material: Material | None = None) -> Figure:
             _arrow(ax, middle, middle + scale * total, 2.2, "black", "sum")
         ax.plot(*middle, marker="o", color="black", markersize=4)
         ax.set_title(name)
-        ax.set_xlabel(rf"$\|\Sigma_i u_i\|\,/\,\Sigma_i \|u_i\| = {0 if is_zero else f'{relative:.2f}'}$")
+        ax.set_xlabel(
+            rf"$\|\Sigma_i u_i\|\,/\,\Sigma_i \|u_i\| = {0 if is_zero else f'{relative:.2f}'}$"
+        )
         ax.set_aspect("equal")
-        ax.set(xlim=(-1.9 * radius, 1.9 * radius), ylim=(-1.6 * radius, 1.6 * radius), xticks=[], yticks=[])
+        ax.set(
+            xlim=(-1.9 * radius, 1.9 * radius),
+            ylim=(-1.6 * radius, 1.6 * radius),
+            xticks=[],
+            yticks=[],
+        )
         ax.spines[:].set_visible(False)
     return figure
 
@@ -107,7 +146,13 @@ def draw_toy(_material: Material | None = None) -> Figure:
 def _moment_panel(ax: Axes, moment: Mapping[str, Any], log: bool) -> None:
     probability, mean_square = (np.asarray(moment[name]) for name in ("probability", "mean_square"))
     shown = (probability > 0) & (mean_square > 0) if log else np.isfinite(probability)
-    dots: dict[str, Any] = {"s": 7, "color": STYLES[0]["color"], "alpha": 0.45, "linewidths": 0, "rasterized": True}
+    dots: dict[str, Any] = {
+        "s": 7,
+        "color": STYLES[0]["color"],
+        "alpha": 0.45,
+        "linewidths": 0,
+        "rasterized": True,
+    }
     ax.scatter(probability[shown], mean_square[shown], **dots)
     if log:
         ax.set_xscale("log")
@@ -129,9 +174,11 @@ def _moment_panel(ax: Axes, moment: Mapping[str, Any], log: bool) -> None:
 
 
 def draw_second_moment(groups: Sequence[TheoryGroup]) -> Figure:
-    """Draw the second moment against probability for the largest measured cell of Adam, a tied one if there is one.
+    """Draw the second moment against probability for the largest measured cell of Adam, a tied one
+    if there is one.
 
-    The first row has the mean square of the gradients, the second, where it was kept, Adam's own moving average.
+    The first row has the mean square of the gradients, the second, where it was kept, Adam's own
+    moving average.
     """
     measured = [
         (group.tied, group.cell.n_params, group.cell.n_tokens, -record.cell.seed, index, record)
@@ -143,8 +190,15 @@ def draw_second_moment(groups: Sequence[TheoryGroup]) -> Figure:
     if not measured:
         return panels(1)[0]
     *_, index, record = max(measured, key=lambda item: item[:5])
-    labels = {"second_moment": r"$\mathrm{E}[g_i^2]$", "second_moment_adam": r"Adam's own $\hat{v}_i$"}
-    rows = [(f"{label}, mean of the row", record.find(name)) for name, label in labels.items() if record.find(name)]
+    labels = {
+        "second_moment": r"$\mathrm{E}[g_i^2]$",
+        "second_moment_adam": r"Adam's own $\hat{v}_i$",
+    }
+    rows = [
+        (f"{label}, mean of the row", record.find(name))
+        for name, label in labels.items()
+        if record.find(name)
+    ]
     figure, axes = panels(2 * len(rows), height=2.7)
     figure.set_dpi(200)
     for row, (label, moment) in enumerate(rows):
@@ -154,15 +208,19 @@ def draw_second_moment(groups: Sequence[TheoryGroup]) -> Figure:
         linear.set_ylabel(label)
         sign = "-" if moment["intercept"] < 0 else "+"
         text = (
-            f"${_power(moment['slope'])}\\,\\tilde{{p}}_i {sign} {_power(abs(moment['intercept']))}$\n"
-            f"$R^2 = {moment['r_squared']:.3f}$"
+            f"${_power(moment['slope'])}\\,\\tilde{{p}}_i {sign}"
+            f" {_power(abs(moment['intercept']))}$\n$R^2 = {moment['r_squared']:.3f}$"
         )
-        linear.text(0.04, 0.96, text, transform=linear.transAxes, va="top", color=STYLES[1]["color"])
+        linear.text(
+            0.04, 0.96, text, transform=linear.transAxes, va="top", color=STYLES[1]["color"]
+        )
     axes[0].set_title("linear axes, as fitted")
     axes[1].set_title("logarithmic axes")
     group = groups[index]
     tying = "tied weights" if group.tied else "untied head"
-    figure.suptitle(f"N = {plain(group.model_label)}, D = {plain(group.tokens_label)}, {tying}", fontsize=10)
+    figure.suptitle(
+        f"N = {plain(group.model_label)}, D = {plain(group.tokens_label)}, {tying}", fontsize=10
+    )
     return figure
 
 
@@ -180,7 +238,8 @@ def _slope_panel(
     place: Callable[[TheoryGroup], tuple[int, str]],
     line: Callable[[TheoryGroup], tuple[Hashable, str]],
 ) -> None:
-    """Draw a line for each value of ``line`` (what it shares, its label) and tying; ``place`` is x and its label."""
+    """Draw a line for each value of ``line`` (what it shares, its label) and tying; ``place`` is x
+    and its label."""
     lines: dict[tuple[Hashable, bool], list[TheoryGroup]] = {}
     for group in groups:
         lines.setdefault((line(group)[0], group.tied), []).append(group)
@@ -191,7 +250,13 @@ def _slope_panel(
         face = style["color"] if tied else "white"
         places = [place(group)[0] for group in members]
         bars(
-            ax, places, [group.values(*_SLOPE) for group in members], label, **style, markerfacecolor=face, markersize=5
+            ax,
+            places,
+            [group.values(*_SLOPE) for group in members],
+            label,
+            **style,
+            markerfacecolor=face,
+            markersize=5,
         )
     # An untied model stands close to its tied twin: two labels would overlap.
     labelled = [group for group in groups if group.tied] or groups
@@ -206,9 +271,12 @@ def _slope_panel(
 
 
 def draw_slopes(groups: Sequence[TheoryGroup]) -> Figure:
-    """Draw the slope of the fit against parameters (a line per D) and against tokens (a line per N), cells of Adam."""
+    """Draw the slope of the fit against parameters (a line per D) and against tokens (a line per
+    N), cells of Adam."""
     figure, (against_params, against_tokens) = panels(2, height=2.8, sharey=True)
-    if measured := [group for group in groups if group.cell.optimizer.key == ADAM and group.values(*_SLOPE)]:
+    if measured := [
+        group for group in groups if group.cell.optimizer.key == ADAM and group.values(*_SLOPE)
+    ]:
         _slope_panel(
             against_params,
             measured,
@@ -227,12 +295,19 @@ def draw_slopes(groups: Sequence[TheoryGroup]) -> Figure:
 
 
 _CURVES = {
-    "displacement": ("whole displacement", {"color": "#bbbbbb", "linestyle": "-", "linewidth": 4.0}),
+    "displacement": (
+        "whole displacement",
+        {"color": "#bbbbbb", "linestyle": "-", "linewidth": 4.0},
+    ),
     "input": ("from the input side", {"color": "#0072B2", "linestyle": "--", "linewidth": 1.2}),
     "output": ("from the output side", {"color": "#D55E00", "linestyle": "-", "linewidth": 1.2}),
     "decay": ("from weight decay", {"color": "#009E73", "linestyle": ":", "linewidth": 1.2}),
 }
-_MATRICES = ((True, EMBEDDING, "tied embedding"), (False, EMBEDDING, "untied embedding"), (False, HEAD, "untied head"))
+_MATRICES = (
+    (True, EMBEDDING, "tied embedding"),
+    (False, EMBEDDING, "untied embedding"),
+    (False, HEAD, "untied head"),
+)
 _DECADES = 12
 """Decades of the drift that are shown at most."""
 
@@ -242,7 +317,9 @@ def _drift_panel(ax: Axes, drift: Mapping[str, Any]) -> list[float]:
     ends = []
     for part, (label, style) in _CURVES.items():
         values = drift[part] or [math.nan] * len(drift["step"])
-        if points := [(step, value) for step, value in zip(drift["step"], values, strict=True) if value > 0]:
+        if points := [
+            (step, value) for step, value in zip(drift["step"], values, strict=True) if value > 0
+        ]:
             curve(ax, points, label, **style)
             ends.append(points[-1][1])
     if drift["input"] is None:
@@ -251,7 +328,8 @@ def _drift_panel(ax: Axes, drift: Mapping[str, Any]) -> list[float]:
 
 
 def _largest_twins(groups: Sequence[TheoryGroup]) -> list[TheoryGroup]:
-    """Return the groups of the largest size measured tied and untied, or else of the largest that was measured."""
+    """Return the groups of the largest size measured tied and untied, or else of the largest that
+    was measured."""
     tyings: dict[tuple[int, str], set[bool]] = {}
     for group in groups:
         if any(record.matrices for record in group.records):
@@ -262,7 +340,8 @@ def _largest_twins(groups: Sequence[TheoryGroup]) -> list[TheoryGroup]:
 
 
 def draw_drift(groups: Sequence[TheoryGroup]) -> Figure:
-    """Draw the drift at the most tokens of the largest size: a column per optimizer, a row per matrix."""
+    """Draw the drift at the most tokens of the largest size: a column per optimizer, a row per
+    matrix."""
     shown = _largest_twins(groups)
     optimizers = {group.cell.optimizer.key: group.cell.optimizer.label for group in shown}
     rows = [row for row in _MATRICES if any(group.tied == row[0] for group in shown)]
@@ -272,8 +351,15 @@ def draw_drift(groups: Sequence[TheoryGroup]) -> Figure:
     for row, (tied, matrix, label) in enumerate(rows):
         axes[row][0].set_ylabel(f"{label}\n$\\|\\Delta\\mu\\|$")
         for column, key in enumerate(optimizers):
-            of_panel = [group for group in shown if (group.tied, group.cell.optimizer.key) == (tied, key)]
-            for record in (record for group in of_panel for record in group.records if matrix in record.matrices):
+            of_panel = [
+                group for group in shown if (group.tied, group.cell.optimizer.key) == (tied, key)
+            ]
+            for record in (
+                record
+                for group in of_panel
+                for record in group.records
+                if matrix in record.matrices
+            ):
                 ends += _drift_panel(axes[row][column], record.matrices[matrix])
     for ax, label in zip(axes[0], optimizers.values(), strict=True):
         ax.set_title(plain(label))

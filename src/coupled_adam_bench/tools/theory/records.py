@@ -11,20 +11,24 @@ from coupled_adam_bench.results.groups import Layout, Setup
 from coupled_adam_bench.study.cells import Cell, readable_count
 
 ZERO_FLOAT64 = 1e-12
-"""The sum of vectors over the sum of their norms that counts as zero: rounding alone leaves about 1e-16."""
+"""The sum of vectors over the sum of their norms that counts as zero: rounding alone leaves about
+1e-16."""
 LARGEST = "largest_update_sum"
-"""The name of the largest relative sum of a matrix's updates after the warmup, beside what the stage keeps of it."""
+"""The name of the largest relative sum of a matrix's updates after the warmup, beside what the
+stage keeps of it."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A cell, and what the stage keeps of it by the names in its file; ``reason`` says why something is missing."""
+    """A cell, and what the stage keeps of it by the names in its file; ``reason`` says why
+    something is missing."""
 
     cell: Cell
     values: Mapping[str, Any]
 
     def find(self, *path: str | int) -> Any:
-        """Return what lies at a path of keys, such as ``second_moment`` and ``slope``; None if it is not there."""
+        """Return what lies at a path of keys, such as ``second_moment`` and ``slope``; None if it
+        is not there."""
         found: Any = self.values
         try:
             for key in path:
@@ -44,7 +48,8 @@ class TheoryGroup:
     """Records that differ in the seed only."""
 
     shape: str
-    """Identifies model, data and recipe apart from the tying: a tied and an untied model of one shape are compared."""
+    """Identifies model, data and recipe apart from the tying: a tied and an untied model of one
+    shape are compared."""
     model_label: str
     """The label of the model."""
     records: tuple[Record, ...]
@@ -92,7 +97,8 @@ def _shape(cell: Cell, setup: Setup) -> str:
 
 
 def read_theory(layout: Layout, runs: Path) -> tuple[TheoryGroup, ...]:
-    """Return the groups of a plan in the order of size, tokens and tying, optimizers as in the study."""
+    """Return the groups of a plan in the order of size, tokens and tying, optimizers as in the
+    study."""
     order = list(dict.fromkeys(cell.optimizer.key for cell in layout.plan.cells.values()))
     members: dict[tuple[Any, ...], list[Record]] = {}
     for cell, measurements in measured_cells(layout.plan, runs):
@@ -103,12 +109,24 @@ def read_theory(layout: Layout, runs: Path) -> tuple[TheoryGroup, ...]:
         tied = cell.model.model_copy(update={"tied": True})
         size = tied.n_params(cell.vocab_size, cell.training.seq_len)
         shape, label = _shape(cell, setup), layout.labels[setup]
-        place = (size, shape, cell.n_tokens, not cell.model.tied, order.index(cell.optimizer.key), label)
+        place = (
+            size,
+            shape,
+            cell.n_tokens,
+            not cell.model.tied,
+            order.index(cell.optimizer.key),
+            label,
+        )
         members.setdefault(place, []).append(read_record(measurement, cell))
-    return tuple(TheoryGroup(place[1], place[-1], tuple(members[place])) for place in sorted(members))
+    return tuple(
+        TheoryGroup(place[1], place[-1], tuple(members[place])) for place in sorted(members)
+    )
 
 
-def largest_after_warmup(steps: Sequence[int], update_sums: Sequence[float], warmup: int) -> float | None:
-    """Return the largest relative sum of updates of the steps after the warmup, in which updates are tiny."""
+def largest_after_warmup(
+    steps: Sequence[int], update_sums: Sequence[float], warmup: int
+) -> float | None:
+    """Return the largest relative sum of updates of the steps after the warmup, in which updates
+    are tiny."""
     settled = [value for step, value in zip(steps, update_sums, strict=True) if step > warmup]
     return max(settled, default=None)

@@ -1,8 +1,10 @@
-"""A replay of a cell's training, step for step the same, which splits the drift of the mean embedding by its origin.
+"""A replay of a cell's training, step for step the same, which splits the drift of the mean
+embedding by its origin.
 
-It is split exactly into contributions of input, output and weight decay. For known
-denominators, an optimizer's update is linear in all gradients so far. The update of the mean row is thus the sum of the
-contributions of the gradient from the input and from the output, each with its own first moment.
+It is split exactly into contributions of input, output and weight decay. For known denominators, an
+optimizer's update is linear in all gradients so far. The update of the mean row is thus the sum of
+the contributions of the gradient from the input and from the output, each with its own first
+moment.
 
 Shapes: V = vocab_size, D = d_model.
 """
@@ -27,13 +29,15 @@ from coupled_adam_bench.tools.theory.gradients import relative_sum
 from coupled_adam_bench.training.trainer import Trainer
 
 PARTS = ("input", "output", "decay")
-# If this fraction of the displacement or more is unexplained by the parts, their shares would only be noise.
+# If this fraction of the displacement or more is unexplained by the parts, their shares would only
+# be noise.
 _ROUNDING = 0.1
 _CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
 class Drift:
-    """The drift of the mean row of one matrix; call :meth:`add` after every step and :meth:`record` after some."""
+    """The drift of the mean row of one matrix; call :meth:`add` after every step and :meth:`record`
+    after some."""
 
     def __init__(self, weight: Tensor, rule: Rule | None) -> None:
         self.weight, self.rule = weight, rule
@@ -44,28 +48,37 @@ class Drift:
         self.parts: dict[str, Tensor] = {part: torch.zeros_like(self.mean_D) for part in PARTS}
         """Displacement of the mean by each part since the start, shape D."""
         self.records: dict[str, list[float]] = {
-            name: [] for name in ("step", "mean_norm", "mean_norm_ratio", "displacement", "update_sum")
+            name: []
+            for name in ("step", "mean_norm", "mean_norm_ratio", "displacement", "update_sum")
         }
         if rule is not None:
             self.records |= {name: [] for name in (*PARTS, "residual")}
 
-    def add(self, grads: Mapping[str, Tensor], state: Mapping[str, Any], group: Mapping[str, Any]) -> None:
-        """Add one step, given the clipped gradient from each side and the optimizer's state and group after it."""
+    def add(
+        self, grads: Mapping[str, Tensor], state: Mapping[str, Any], group: Mapping[str, Any]
+    ) -> None:
+        """Add one step, given the clipped gradient from each side and the optimizer's state and
+        group after it."""
         if self.rule is not None:
             rule = self.rule
             factor = resolve_name(rule.factor)(state, group)
             for side, grad_VD in grads.items():
-                moment_VD = self.moments.setdefault(side, torch.zeros_like(grad_VD, dtype=torch.float64))
+                moment_VD = self.moments.setdefault(
+                    side, torch.zeros_like(grad_VD, dtype=torch.float64)
+                )
                 moment_VD.mul_(rule.keep).add_(grad_VD, alpha=rule.take)
                 self.parts[side] -= (moment_VD * factor).mean(0)
-            decay_D = group["weight_decay"] * self.mean_D  # self.mean_D is still the mean before the step
+            decay_D = (
+                group["weight_decay"] * self.mean_D
+            )  # self.mean_D is still the mean before the step
             if not rule.decoupled_decay:
                 decay_D = self.decay_moment_D.mul_(rule.keep).add_(decay_D)
             self.parts["decay"] -= group["lr"] * decay_D
         self.mean_D = self.weight.detach().double().mean(0)
 
     def record(self, step: int, before_VD: Tensor) -> None:
-        """Record the mean after ``step`` steps; ``before_VD`` are the weights before the last of them."""
+        """Record the mean after ``step`` steps; ``before_VD`` are the weights before the last of
+        them."""
         weight_VD = self.weight.detach().double()
         displacement_D = self.mean_D - self.start_D
         now = {
@@ -85,10 +98,11 @@ class Drift:
         return torch.stack(list(self.parts.values())).sum(0)
 
     def shares(self) -> dict[str, float | None]:
-        """Return the share of each part in the displacement so far as ``<part>_share``; the shares add up to 1.
+        """Return the share of each part in the displacement so far as ``<part>_share``; the shares
+        add up to 1.
 
-        A part's share is its projection on the displacement that the parts explain. All shares are None without a rule,
-        or if the mean moved no further than the rounding of the weights.
+        A part's share is its projection on the displacement that the parts explain. All shares are
+        None without a rule, or if the mean moved no further than the rounding of the weights.
         """
         explained_D = self._explained()
         displacement_D = self.mean_D - self.start_D
@@ -96,10 +110,14 @@ class Drift:
         if self.rule is None or not residual < _ROUNDING * displacement_D.norm():
             return {f"{part}_share": None for part in PARTS}
         square = explained_D @ explained_D
-        return {f"{part}_share": (moved_D @ explained_D / square).item() for part, moved_D in self.parts.items()}
+        return {
+            f"{part}_share": (moved_D @ explained_D / square).item()
+            for part, moved_D in self.parts.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
-        """Return records and shares; parts and residual are None for an optimizer without a rule."""
+        """Return records and shares; parts and residual are None for an optimizer without a
+        rule."""
         undefined = dict.fromkeys((*PARTS, "residual")) if self.rule is None else {}
         return {**self.records, **undefined, **self.shares()}
 
@@ -119,8 +137,12 @@ class Replay:
         }
         self.losses: list[float] = []
         """Loss of each step."""
-        # Gradients of the current step before clipping: of each matrix, and of a tied embedding as the input.
-        self._grads = {name: torch.zeros_like(drift.weight, dtype=torch.float64) for name, drift in self.drifts.items()}
+        # Gradients of the current step before clipping: of each matrix, and of a tied embedding as
+        # the input.
+        self._grads = {
+            name: torch.zeros_like(drift.weight, dtype=torch.float64)
+            for name, drift in self.drifts.items()
+        }
         self._lookup_VD = torch.zeros_like(model.embedding.weight, dtype=torch.float64)
 
     @property
@@ -135,7 +157,11 @@ class Replay:
         with self._hooks(), Progress(cell.n_tokens, "tok", f"replay of {cell.id}") as progress:
             for step in range(steps):
                 records = (step + 1) % self.record_every == 0 or step + 1 == steps
-                before = {name: drift.weight.detach().clone() for name, drift in self.drifts.items() if records}
+                before = {
+                    name: drift.weight.detach().clone()
+                    for name, drift in self.drifts.items()
+                    if records
+                }
                 self._lookup_VD.zero_()
                 loss, grad_norm = trainer.train_step(step)
                 losses.append(loss.double())
@@ -193,14 +219,17 @@ class Replay:
 
 
 def relative_loss_difference(losses: list[float], run_dir: Path) -> float:
-    """Return the largest relative difference between a run's logged losses and the ``losses`` of a replay's steps.
+    """Return the largest relative difference between a run's logged losses and the ``losses`` of a
+    replay's steps.
 
     Raises ``ValueError`` for a history that does not reach the last step, or is not the run's.
     """
     rows = run_history(run_dir)
     if not rows or rows[-1]["step"] != len(losses):
         last = rows[-1]["step"] if rows else 0
-        raise ValueError(f"{run_dir}: its history ends with step {last} of {len(losses)}; train this cell again")
+        raise ValueError(
+            f"{run_dir}: its history ends with step {last} of {len(losses)}; train this cell again"
+        )
     differences, start = [], 0
     for row in rows:
         mean = math.fsum(losses[start : row["step"]]) / (row["step"] - start)

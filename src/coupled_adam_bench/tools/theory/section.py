@@ -1,4 +1,5 @@
-"""The section "Theory" of the report: the paper's statements beside measurements, and its open question answered."""
+"""The section "Theory" of the report: the paper's statements beside measurements, and its open
+question answered."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,17 @@ from typing import Any
 from markupsafe import Markup
 
 from coupled_adam_bench.page import formats
-from coupled_adam_bench.page.blocks import Block, Cell, Column, Figures, Fold, Grid, Heading, Items, Text
+from coupled_adam_bench.page.blocks import (
+    Block,
+    Cell,
+    Column,
+    Figures,
+    Fold,
+    Grid,
+    Heading,
+    Items,
+    Text,
+)
 from coupled_adam_bench.report.figures import figures_in
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM, EMBEDDING, HEAD, SGD
@@ -24,7 +35,8 @@ R_SQUARED = 0.85
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of the paper about a number at ``path`` of each run, and the threshold that decides it."""
+    """A statement of the paper about a number at ``path`` of each run, and the threshold that
+    decides it."""
 
     claim: str
     threshold: str
@@ -46,8 +58,8 @@ def _is_adam(group: TheoryGroup) -> bool:
 def _is_balanced(group: TheoryGroup) -> bool:
     """Tell whether updates of a head can sum to zero.
 
-    Weight decay is part of an update, and moves the mean by itself. A z-loss, a mu-loss and a soft cap have gradients
-    that do not sum to zero, and mu-centering makes any updates do so.
+    Weight decay is part of an update, and moves the mean by itself. A z-loss, a mu-loss and a soft
+    cap have gradients that do not sum to zero, and mu-centering makes any updates do so.
     """
     cell, optimizer = group.cell, group.cell.optimizer.head
     plain = optimizer.name in (COUPLED_ADAM, SGD) and optimizer.has_plain_head
@@ -56,8 +68,10 @@ def _is_balanced(group: TheoryGroup) -> bool:
 
 STATEMENTS = (
     Statement(
-        "The gradients of the output side sum to zero over the vocabulary: softmax probabilities sum to one.",
-        f"norm of the sum below {formats.significant(ZERO_FLOAT64)} of the sum of norms, in float64",
+        "The gradients of the output side sum to zero over the vocabulary: softmax probabilities"
+        " sum to one.",
+        f"norm of the sum below {formats.significant(ZERO_FLOAT64)} of the sum of norms, in"
+        " float64",
         ("gradient_sum", "output", "float64"),
         lambda value: value < ZERO_FLOAT64,
         "Relative sum in float64",
@@ -71,7 +85,8 @@ STATEMENTS = (
         "Relative sum in float64",
     ),
     Statement(
-        "Where there is no input side, the updates of Coupled Adam and SGD sum to zero as their gradients do.",
+        "Where there is no input side, the updates of Coupled Adam and SGD sum to zero as their"
+        " gradients do.",
         "untied head, in each recorded step after the warmup below "
         f"{formats.significant(ZERO_FLOAT32)} of the sum of norms, in float32",
         ("drift", HEAD, LARGEST),
@@ -92,8 +107,10 @@ STATEMENTS = (
         untied=True,
     ),
     Statement(
-        "The mean squared gradient of a row is proportional to its token's unigram probability (Fig. 4).",
-        f"linear fit in runs of Adam with R² of at least {R_SQUARED:g}; the paper's is reported as 0.91 or 0.85",
+        "The mean squared gradient of a row is proportional to its token's unigram probability"
+        " (Fig. 4).",
+        f"linear fit in runs of Adam with R² of at least {R_SQUARED:g}; the paper's is reported as"
+        " 0.91 or 0.85",
         ("second_moment", "r_squared"),
         lambda value: value >= R_SQUARED,
         "R²",
@@ -160,28 +177,41 @@ def _ratio(value: float) -> str:
 
 
 def answer_open_question(groups: Sequence[TheoryGroup]) -> str:
-    """Answer the paper's open question in numbers: how much of the residual drift is the input side's."""
+    """Answer the paper's open question in numbers: how much of the residual drift is the input
+    side's."""
     sentences = []
     for key, label in ((COUPLED_ADAM, "Coupled Adam"), (ADAM, "Adam")):
         own = [group for group in groups if group.tied and group.cell.optimizer.key == key]
         shares = _all(own, "drift", EMBEDDING, "input_share")
         if not shares:
-            sentences.append(f"With tied weights and {label}, the share of the input side was not measured.")
+            sentences.append(
+                f"With tied weights and {label}, the share of the input side was not measured."
+            )
             continue
-        spread = f"{_range(shares, _percent)} over {len(shares)} runs" if len(shares) > 1 else "one run"
-        text = (
-            f"With tied weights and {label}, {_percent(fmean(shares))} of the mean embedding's displacement comes from "
-            f"the input side ({spread})"
+        spread = (
+            f"{_range(shares, _percent)} over {len(shares)} runs" if len(shares) > 1 else "one run"
         )
-        twins = [(group, other) for group in own for other in groups if _is_untied_twin(group, other)]
+        text = (
+            f"With tied weights and {label}, {_percent(fmean(shares))} of the mean embedding's"
+            f" displacement comes from the input side ({spread})"
+        )
+        twins = [
+            (group, other) for group in own for other in groups if _is_untied_twin(group, other)
+        ]
         ends = [
-            (group.values("drift", EMBEDDING, "displacement", -1), other.values("drift", HEAD, "displacement", -1))
+            (
+                group.values("drift", EMBEDDING, "displacement", -1),
+                other.values("drift", HEAD, "displacement", -1),
+            )
             for group, other in twins
         ]
         pairs = [(fmean(moved), fmean(beside)) for moved, beside in ends if moved and beside]
         if pairs and all(moved > 0 and beside > 0 for moved, beside in pairs):
             ratios = [moved / beside for moved, beside in pairs]
-            text += f"; the displacement is {_range(ratios, _ratio)} times that of the mean of an untied head"
+            text += (
+                f"; the displacement is {_range(ratios, _ratio)} times that of the mean of an"
+                " untied head"
+            )
             if not _all([other for _, other in twins], "drift", HEAD, "output_share"):
                 text += ", which moves by no more than rounding"
         sentences.append(f"{text}.")
@@ -228,16 +258,21 @@ class Moved:
 
 
 def _number(
-    heading: str, *path: str | int, of: Callable[[Sequence[float]], float] = _mean,
-    text: Callable[[float], str] = formats.significant, over: str = "",
-) -> Column[Any]:  # fmt: skip
+    heading: str,
+    *path: str | int,
+    of: Callable[[Sequence[float]], float] = _mean,
+    text: Callable[[float], str] = formats.significant,
+    over: str = "",
+) -> Column[Any]:
     """Return the column of a number over the seeds of a row, ``-`` where there is none."""
     return Column(Markup(heading), lambda row: text(of(row.values(*path))), "number", over)
 
 
 def _runs(group: TheoryGroup) -> str:
     measured = sum(record.find("status") == "ok" for record in group.records)
-    return str(measured) if measured == len(group.records) else f"{measured} of {len(group.records)}"
+    return (
+        str(measured) if measured == len(group.records) else f"{measured} of {len(group.records)}"
+    )
 
 
 _CHECKS: tuple[Column[Check], ...] = (
@@ -253,7 +288,15 @@ GRADIENTS: tuple[Column[TheoryGroup], ...] = (
     Column("Optimizer", lambda group: group.cell.optimizer.label, "row"),
     Column("runs", _runs, "number"),
     *(
-        _number(precision, "gradient_sum", side, precision, of=_largest, text=_two_digits, over=f"{side} side")
+        _number(
+            precision,
+            "gradient_sum",
+            side,
+            precision,
+            of=_largest,
+            text=_two_digits,
+            over=f"{side} side",
+        )
         for side in ("output", "input")
         for precision in ("float32", "float64")
     ),
@@ -284,37 +327,45 @@ def theory(material: Material) -> Iterator[Block]:
     if not groups:
         return
     yield Text(
-        "This section compares what the paper derives with what was measured in this study's runs. A statement holds "
-        "here if every run in which it could be measured meets its threshold. The thresholds are ours, and these runs "
-        "prove nothing about others."
+        "This section compares what the paper derives with what was measured in this study's runs."
+        " A statement holds here if every run in which it could be measured meets its threshold."
+        " The thresholds are ours, and these runs prove nothing about others."
     )
-    yield Grid("Statements of the paper", _CHECKS, [Check(statement, groups) for statement in STATEMENTS])
+    yield Grid(
+        "Statements of the paper", _CHECKS, [Check(statement, groups) for statement in STATEMENTS]
+    )
     yield Heading("Where the residual drift comes from")
     yield Text(
-        "The paper leaves open how much of the drift that remains with Coupled Adam is due to weight tying. "
-        f"{answer_open_question(groups)} A share is the part's projection on the whole displacement, so shares of one "
-        "matrix add up to 100 %, and one that works against the displacement is negative."
+        "The paper leaves open how much of the drift that remains with Coupled Adam is due to"
+        f" weight tying. {answer_open_question(groups)} A share is the part's projection on the"
+        " whole displacement, so shares of one matrix add up to 100 %, and one that works against"
+        " the displacement is negative."
     )
     yield Figures(figures_in("theory"))
     yield Heading("Numbers")
     caption = (
-        "Gradients of the trained model: norm of their sum over the sum of their norms (of several seeds the largest), "
-        "and the line of the mean squared gradient against unigram probability (of several seeds the mean)"
+        "Gradients of the trained model: norm of their sum over the sum of their norms (of several"
+        " seeds the largest), and the line of the mean squared gradient against unigram probability"
+        " (of several seeds the mean)"
     )
     gradients = Grid("Gradients and second moments", GRADIENTS, groups, caption)
     yield Fold(f"Gradients and second moments: {formats.plural(len(groups), 'row')}", [gradients])
-    moved = [Moved(group, matrix) for group in groups for matrix in (EMBEDDING, HEAD)[: 1 if group.tied else 2]]
+    moved = [
+        Moved(group, matrix)
+        for group in groups
+        for matrix in (EMBEDDING, HEAD)[: 1 if group.tied else 2]
+    ]
     caption = (
-        "Drift of the mean row from the first step to the last: its norm, the largest sum of updates in a step after "
-        "the warmup over the sum of their norms (of several seeds the largest), and the shares by origin (of several "
-        "seeds the means)"
+        "Drift of the mean row from the first step to the last: its norm, the largest sum of"
+        " updates in a step after the warmup over the sum of their norms (of several seeds the"
+        " largest), and the shares by origin (of several seeds the means)"
     )
     drift = Grid("Drift of the mean embedding", DRIFT, moved, caption)
     yield Fold(f"Drift: {formats.plural(len(moved), 'row')}", [drift])
     difference = _two_digits(_largest(_all(groups, "replay_max_relative_loss_difference")))
     yield Text(
-        "The drift is measured in a replay of the training, whose losses differ from the training's own by at most "
-        f"{difference} (relative).",
+        "The drift is measured in a replay of the training, whose losses differ from the"
+        f" training's own by at most {difference} (relative).",
         small=True,
     )
     remarks: dict[str, list[str]] = {}

@@ -1,4 +1,5 @@
-"""The stage ``theory``: it measures in a cell what the paper derives about the embedding's gradients."""
+"""The stage ``theory``: it measures in a cell what the paper derives about the embedding's
+gradients."""
 
 import copy
 import math
@@ -36,7 +37,8 @@ from coupled_adam_bench.training.trainer import Trainer
 
 @contextmanager
 def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluator]:
-    """Yield the evaluator; a replay is one process on ``device``, whatever number of processes trained the cell."""
+    """Yield the evaluator; a replay is one process on ``device``, whatever number of processes
+    trained the cell."""
     theory, execution = settings_of.theory_of(study), study.execution
     name = pick_device(device)
     group = WorkerGroup(torch.device(name, 0) if name == "cuda" else torch.device(name))
@@ -45,7 +47,9 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
         # Use the per-process batch of the original training.
-        sequences = execution.micro_batch_sequences or cell.training.batch_sequences // execution.processes
+        sequences = (
+            execution.micro_batch_sequences or cell.training.batch_sequences // execution.processes
+        )
         here = execution.model_copy(update={"micro_batch_sequences": sequences})
         run_dir = paths.run_dir(cell.id)
         with closing(Trainer(cell, here, data_dir, run_dir, group)) as trainer:
@@ -54,9 +58,10 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
             difference = relative_loss_difference(replay.losses, run_dir)
             if not difference <= theory.replay_tolerance:
                 raise ValueError(
-                    f"{run_dir}: the losses of a replay differ from its history by up to {difference:.2g} of their "
-                    f"size, more than evaluation.theory.replay_tolerance {theory.replay_tolerance:g}; raise it if "
-                    "float errors grow so far in this run, else train the cell again"
+                    f"{run_dir}: the losses of a replay differ from its history by up to"
+                    f" {difference:.2g} of their size, more than evaluation.theory.replay_tolerance"
+                    f" {theory.replay_tolerance:g}; raise it if float errors grow so far in this"
+                    " run, else train the cell again"
                 )
             detail = {
                 **_at_the_end(trainer, model, theory.n_batches, unigram_counts),
@@ -71,8 +76,11 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     yield evaluate
 
 
-def _at_the_end(trainer: Trainer, folder: Path, n_batches: int, unigram_counts: Any) -> dict[str, Any]:
-    """Measure gradients at the trained weights, on the batches that training would have read next."""
+def _at_the_end(
+    trainer: Trainer, folder: Path, n_batches: int, unigram_counts: Any
+) -> dict[str, Any]:
+    """Measure gradients at the trained weights, on the batches that training would have read
+    next."""
     cell, device, micro_batch = trainer.cell, trainer.device, trainer.micro_batch_sequences
     model = load_model(folder, device)
     first = trainer.batches.get(cell.steps)
@@ -81,7 +89,9 @@ def _at_the_end(trainer: Trainer, folder: Path, n_batches: int, unigram_counts: 
         "float64": side_gradients(copy.deepcopy(model).double(), first, micro_batch),
     }
     batches = (trainer.batches.get(cell.steps + index) for index in range(n_batches))
-    squares = mean_square(whole_gradients(model, batches, micro_batch, cell.training.precision == "bf16"))
+    squares = mean_square(
+        whole_gradients(model, batches, micro_batch, cell.training.precision == "bf16")
+    )
     return {
         "gradient_sum": {
             side: {name: relative_sum(getattr(sides, side)) for name, sides in by_precision.items()}
@@ -92,19 +102,28 @@ def _at_the_end(trainer: Trainer, folder: Path, n_batches: int, unigram_counts: 
 
 
 def _adam_moment(replay: Replay, unigram_counts: Any) -> dict[str, Any] | None:
-    """Return AdamW's own second moment at the end of training, as in the paper's Fig. 4; ``None`` for others."""
+    """Return AdamW's own second moment at the end of training, as in the paper's Fig. 4; ``None``
+    for others."""
     if not isinstance(replay.trainer.cell.optimizer.head, AdamWSettings):
         return None
     optimizer = replay.trainer.optimizers.head
     moment_VD = second_moment(optimizer.state[replay.output.weight], optimizer.param_groups[0])
-    return against_probability(moment_VD.mean(1).cpu().numpy(), unigram_counts) | {"n_batches": None}
+    return against_probability(moment_VD.mean(1).cpu().numpy(), unigram_counts) | {
+        "n_batches": None
+    }
 
 
 def _summary(cell: Cell, detail: dict[str, Any]) -> tuple[list[Any], list[str]]:
     """Return the rows of the results, and the reasons for values that are NaN."""
     matrix = EMBEDDING if cell.model.tied else HEAD
-    drift, moment, label = detail["drift"][matrix], detail["second_moment"], cell.optimizer.head.label
-    update_sum = largest_after_warmup(drift["step"], drift["update_sum"], cell.training.warmup(cell.steps))
+    drift, moment, label = (
+        detail["drift"][matrix],
+        detail["second_moment"],
+        cell.optimizer.head.label,
+    )
+    update_sum = largest_after_warmup(
+        drift["step"], drift["update_sum"], cell.training.warmup(cell.steps)
+    )
     assert update_sum is not None, "the last step is always recorded, and no run is all warmup"
     values = {
         "head_gradient_sum": detail["gradient_sum"]["output"]["float64"],
@@ -115,9 +134,15 @@ def _summary(cell: Cell, detail: dict[str, Any]) -> tuple[list[Any], list[str]]:
     }
     undefined = []
     if math.isnan(moment["r_squared"]):
-        undefined.append("no line of the second moment: all tokens have the same probability or moment")
+        undefined.append(
+            "no line of the second moment: all tokens have the same probability or moment"
+        )
     if drift["residual"] is None:
-        undefined.append(f"no shares of the drift: {label} is not known to be linear in its gradients")
+        undefined.append(
+            f"no shares of the drift: {label} is not known to be linear in its gradients"
+        )
     elif drift["input_share"] is None:
-        undefined.append(f"no shares of the drift: the mean of the {matrix} moved by no more than rounding")
+        undefined.append(
+            f"no shares of the drift: the mean of the {matrix} moved by no more than rounding"
+        )
     return [row("theory", metric, values[metric]) for metric in THEORY_METRICS], undefined

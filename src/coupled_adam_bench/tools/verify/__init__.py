@@ -1,1 +1,2 @@
-"""Trains and evaluates cells of a manifest once more, and says whether the numbers come out again."""
+"""Trains and evaluates cells of a manifest once more, and says whether the numbers come out
+again."""

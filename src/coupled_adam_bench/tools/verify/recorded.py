@@ -1,4 +1,5 @@
-"""What a manifest and the files around it record of cells: how they were made, and the numbers that came out."""
+"""What a manifest and the files around it record of cells: how they were made, and the numbers that
+came out."""
 
 import csv
 from collections.abc import Mapping
@@ -20,9 +21,9 @@ from coupled_adam_bench.tools.verify.judge import Group, MetricKey
 class Recorded:
     """A manifest and the plan that it describes.
 
-    ``choices`` are the candidates that trials have chosen, by the id of the tuning. ``cells`` are its records of cells
-    and ``values`` the numbers of ``results.csv``, by the id of the cell. ``results`` is the folder of ``runs`` and
-    ``data``, whether they are there or not.
+    ``choices`` are the candidates that trials have chosen, by the id of the tuning. ``cells`` are
+    its records of cells and ``values`` the numbers of ``results.csv``, by the id of the cell.
+    ``results`` is the folder of ``runs`` and ``data``, whether they are there or not.
     """
 
     plan: Plan
@@ -52,13 +53,15 @@ class Recorded:
         return [{name: self.values.get(name, {}) for name in ids} for _, ids in groups]
 
 
-def read_recorded(path: Path, given: Mapping[str, Any] | None = None, threads: int | None = None) -> Recorded:
+def read_recorded(
+    path: Path, given: Mapping[str, Any] | None = None, threads: int | None = None
+) -> Recorded:
     """Read the manifest at ``path``, and ``results.csv`` beside it.
 
-    The manifest leaves out the paths of the user's files. They are the default ones, where none is ``given`` by name.
-    ``threads`` replaces the study's threads of training processes and of evaluation.
-    ``ValueError`` for what is no manifest, for one whose cells this version of the program would train in another way,
-    and for other results than its own.
+    The manifest leaves out the paths of the user's files. They are the default ones, where none is
+    ``given`` by name. ``threads`` replaces the study's threads of training processes and of
+    evaluation. ``ValueError`` for what is no manifest, for one whose cells this version of the
+    program would train in another way, and for other results than its own.
     """
     manifest = read_json(path)
     try:
@@ -69,10 +72,14 @@ def read_recorded(path: Path, given: Mapping[str, Any] | None = None, threads: i
         raise ValueError(f"{path}: not a manifest of this program ({error!r})") from None
     if unknown := sorted(set(cells) - set(plan.cells)):
         revision = manifest.get("git_revision")
-        mend = "put it back as it was written" if revision == git_revision() else f"check out revision {revision}"
+        mend = (
+            "put it back as it was written"
+            if revision == git_revision()
+            else f"check out revision {revision}"
+        )
         raise ValueError(
-            f"{path}: {len(unknown)} of its cells, such as {unknown[0]}, would be trained in another way by this "
-            f"version of the program; {mend}"
+            f"{path}: {len(unknown)} of its cells, such as {unknown[0]}, would be trained in"
+            f" another way by this version of the program; {mend}"
         )
     table = path.with_name("results.csv")
     if not table.is_file() or sha256_file(table) != results_sha256:
@@ -91,7 +98,11 @@ def _values(table: Path) -> dict[str, dict[MetricKey, float]]:
 
 
 def _plan(
-    manifest: dict[str, Any], path: Path, known: set[str], given: Mapping[str, Any], threads: int | None
+    manifest: dict[str, Any],
+    path: Path,
+    known: set[str],
+    given: Mapping[str, Any],
+    threads: int | None,
 ) -> tuple[Plan, dict[str, int]]:
     """Return the plan of a manifest's studies with the choices of its trials, and these.
 
@@ -99,14 +110,25 @@ def _plan(
     """
     entries = []
     for values in manifest["studies"]:
-        # No setting of execution changes a number, so those that this version no longer has are left out.
-        execution = {name: value for name, value in values["execution"].items() if name in Execution.model_fields}
+        # No setting of execution changes a number, so those that this version no longer has are
+        # left out.
+        execution = {
+            name: value
+            for name, value in values["execution"].items()
+            if name in Execution.model_fields
+        }
         if threads is not None:
             execution |= {"train_threads": threads, "evaluation_threads": threads}
         study = values | {"execution": execution, "paths": _paths(values, given)}
         names = [data["id"].rpartition("-") for data in manifest["data"]]
-        choices = [{"study": study, "data": digest} for name, _, digest in names if name == values["data"]["name"]]
-        fits = [set(_chosen("one", "", [choice], path, known)[0].cells) <= known for choice in choices]
+        choices = [
+            {"study": study, "data": digest}
+            for name, _, digest in names
+            if name == values["data"]["name"]
+        ]
+        fits = [
+            set(_chosen("one", "", [choice], path, known)[0].cells) <= known for choice in choices
+        ]
         entries.append(choices[fits.index(True) if True in fits else 0])
     return _chosen(manifest["study"], manifest["title"], entries, path, known)
 
@@ -114,15 +136,21 @@ def _plan(
 def _chosen(
     name: str, title: str, entries: list[dict[str, Any]], path: Path, known: set[str]
 ) -> tuple[Plan, dict[str, int]]:
-    """Return a plan of studies with those choices of trials by which its cells are ``known``, and these choices."""
+    """Return a plan of studies with those choices of trials by which its cells are ``known``, and
+    these choices."""
     # A stated plan changes no run.
-    plan = plan_from_json({"name": name, "title": title, "studies": entries, "stated": None}, str(path))
+    plan = plan_from_json(
+        {"name": name, "title": title, "studies": entries, "stated": None}, str(path)
+    )
     cells = [cell for planned in plan.blocks for cell in planned.cells]
     given = {cell.id for cell in cells if cell.tuning is None}
     choices = {}
     for tuning in plan.tunings.values():
         slots = [cell for cell in cells if cell.tuning == tuning.id]
-        ids = [{fill_slot(slot, candidate.settings).id for slot in slots} for candidate in tuning.candidates]
+        ids = [
+            {fill_slot(slot, candidate.settings).id for slot in slots}
+            for candidate in tuning.candidates
+        ]
         if fits := [index for index, found in enumerate(ids) if found <= known]:
             # Another candidate may be in the grid, with these settings and without a trial.
             choices[tuning.id] = min(fits, key=lambda index: ids[index] <= given)
@@ -131,12 +159,17 @@ def _chosen(
 
 def with_choices(plan: Plan, choices: Mapping[str, int]) -> Plan:
     """Return a plan with the candidates that trials have chosen, by the id of the tuning."""
-    return plan.with_choices({name: plan.tunings[name].candidates[index].settings for name, index in choices.items()})
+    return plan.with_choices(
+        {name: plan.tunings[name].candidates[index].settings for name, index in choices.items()}
+    )
 
 
 def _paths(study: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the paths of a study as seen from any folder: those that are ``given``, else the default ones."""
-    needed = {"text": "data/text"} if study["data"]["source"]["kind"] == "files" else {}  # as in the shipped studies
+    """Return the paths of a study as seen from any folder: those that are ``given``, else the
+    default ones."""
+    needed = (
+        {"text": "data/text"} if study["data"]["source"]["kind"] == "files" else {}
+    )  # as in the shipped studies
     needed |= {"tokenizer": "data/tokenizer.json"} if study["data"]["tokenizer"] == "file" else {}
     return _absolute(Paths.model_validate({**needed, **given}))
 
@@ -145,7 +178,12 @@ def _absolute(places: Paths) -> dict[str, Any]:
     """Return paths as seen from any folder; relative ones are from the working folder."""
     values = places.model_dump(mode="json")
     return {
-        name: [str(Path(text).absolute()) for text in value] if isinstance(value, list)
-        else None if value is None else str(Path(value).absolute())
+        name: (
+            [str(Path(text).absolute()) for text in value]
+            if isinstance(value, list)
+            else None
+            if value is None
+            else str(Path(value).absolute())
+        )
         for name, value in values.items()
-    }  # fmt: skip
+    }

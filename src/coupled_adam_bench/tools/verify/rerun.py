@@ -1,4 +1,5 @@
-"""Trains and evaluates a cell of a manifest once more, in a folder of its own, by the commands of the workflow."""
+"""Trains and evaluates a cell of a manifest once more, in a folder of its own, by the commands of
+the workflow."""
 
 import math
 import subprocess
@@ -35,7 +36,10 @@ def run_in_process(command: list[str], threads: int) -> int:
     with log.open("w") as file, environment({"OMP_NUM_THREADS": str(threads)}):
         status = subprocess.run(program, stdout=file, stderr=file, check=False).returncode
     if status:
-        say(f"{log.absolute()} ends with:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:]))
+        say(
+            f"{log.absolute()} ends with:\n"
+            + "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+        )
     return status
 
 
@@ -52,10 +56,14 @@ def _has_data(folder: Path, expected: Mapping[str, str]) -> bool:
 def _offer_data(recorded: Recorded, cell: Cell, folder: Path, run: Run) -> str | None:
     """Put the data of a cell into ``folder``, and return why that cannot be done, or ``None``.
 
-    Those of the study are linked, if they are what the manifest says; otherwise they are prepared again.
+    Those of the study are linked, if they are what the manifest says; otherwise they are prepared
+    again.
     """
     expected = recorded.cells[cell.id]["data_sha256"]
-    target, present = (paths.data_dir(cell.data_id, results) for results in (folder / paths.RESULTS, recorded.results))
+    target, present = (
+        paths.data_dir(cell.data_id, results)
+        for results in (folder / paths.RESULTS, recorded.results)
+    )
     if target.is_symlink():
         target.unlink()  # of an earlier start; nothing is ever written through it
     if _has_data(target, expected):
@@ -72,9 +80,15 @@ def _offer_data(recorded: Recorded, cell: Cell, folder: Path, run: Run) -> str |
         return f"its data are not there, nor what they are made of ({error}); {_ASK}"
     threads = cell.study.execution.data_threads
     with chdir(folder):
-        if run(["prepare", "--plan", _PLAN, "--data", cell.data_id, "--workers", str(threads)], threads):
+        if run(
+            ["prepare", "--plan", _PLAN, "--data", cell.data_id, "--workers", str(threads)], threads
+        ):
             return "its data are not there, and could not be prepared again"
-    return None if _has_data(target, expected) else f"{target}: the tokens are not those of the manifest"
+    return (
+        None
+        if _has_data(target, expected)
+        else f"{target}: the tokens are not those of the manifest"
+    )
 
 
 def _commands(cell: Cell, device: str) -> Iterator[tuple[list[str], int]]:
@@ -87,7 +101,8 @@ def _commands(cell: Cell, device: str) -> Iterator[tuple[list[str], int]]:
 
 
 def _other_code(cell: Cell) -> str | None:
-    """Return why a user's own optimizer is not that of the cell, or ``None``; old manifests do not say which it was."""
+    """Return why a user's own optimizer is not that of the cell, or ``None``; old manifests do not
+    say which it was."""
     for optimizer in cell.optimizer.entries.values():
         if not isinstance(optimizer, CustomSettings) or optimizer.code is None:
             continue
@@ -101,15 +116,24 @@ def _other_code(cell: Cell) -> str | None:
 
 
 def _write_choice(recorded: Recorded, tuning_id: str, folder: Path) -> None:
-    """Write the choice of a trial, which is not repeated, for the jobs of a cell whose settings it chose."""
+    """Write the choice of a trial, which is not repeated, for the jobs of a cell whose settings it
+    chose."""
     tuning = recorded.plan.tunings[tuning_id]
-    candidates = [{"cells": [{"cell": cell.id} for cell in candidate.cells]} for candidate in tuning.candidates]
+    candidates = [
+        {"cells": [{"cell": cell.id} for cell in candidate.cells]}
+        for candidate in tuning.candidates
+    ]
     record = {"tuning": tuning_id, "candidates": candidates, "chosen": recorded.choices[tuning_id]}
     write_sealed(choice_file(folder / paths.TUNING, tuning_id), record)
 
 
 def train_again(
-    recorded: Recorded, cell: Cell, folder: Path, device: str, run: Run, micro_batch: int | None = None
+    recorded: Recorded,
+    cell: Cell,
+    folder: Path,
+    device: str,
+    run: Run,
+    micro_batch: int | None = None,
 ) -> str | None:
     """Train and evaluate a cell in ``folder``, and return why that could not be done, or ``None``.
 
@@ -130,5 +154,7 @@ def train_again(
         for command, threads in _commands(cell, device):
             say(f"verify: {cell.id}: {command[0]}, in {folder}")
             if status := run(command, threads):
-                return f"`{command[0]}` ended with exit status {status}; its own lines above say why"
+                return (
+                    f"`{command[0]}` ended with exit status {status}; its own lines above say why"
+                )
     return None

@@ -1,4 +1,5 @@
-"""The command ``verify``: trains cells of a manifest again, elsewhere, and says whether their numbers come out."""
+"""The command ``verify``: trains cells of a manifest again, elsewhere, and says whether their
+numbers come out."""
 
 import math
 import os
@@ -19,7 +20,15 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import FINISHED, read_run
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Paths
-from coupled_adam_bench.tools.verify.judge import LEVEL, Finding, MetricKey, Numbers, Outcome, Rerun, judge
+from coupled_adam_bench.tools.verify.judge import (
+    LEVEL,
+    Finding,
+    MetricKey,
+    Numbers,
+    Outcome,
+    Rerun,
+    judge,
+)
 from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
 from coupled_adam_bench.tools.verify.rerun import Run, run_in_process, train_again
 
@@ -37,9 +46,12 @@ class Verdict:
 
 
 def deciding(cell: Cell) -> set[MetricKey]:
-    """Return the numbers that decide: those that the study's tables print, or all metrics where it has no table."""
+    """Return the numbers that decide: those that the study's tables print, or all metrics where it
+    has no table."""
     study = cell.study
-    printed = {name for table in study.tables_of_blocks.values() for name in table.columns} or study.metrics
+    printed = {
+        name for table in study.tables_of_blocks.values() for name in table.columns
+    } or study.metrics
     return {(metric.task, name) for name, metric in study.metrics.items() if name in printed}
 
 
@@ -54,7 +66,8 @@ def _measured(cell: Cell, folder: Path) -> dict[str, dict[MetricKey, float]]:
 
 
 def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[str], Rerun | None]:
-    """Return whether a cell that was trained again in ``folder`` has the same bits, notes, and what is to be judged.
+    """Return whether a cell that was trained again in ``folder`` has the same bits, notes, and what
+    is to be judged.
 
     Nothing is to be judged if training ended in another way.
     """
@@ -68,7 +81,11 @@ def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[s
     ]
     for name in ("status", "reason", "step"):
         if then[name] != now[name]:
-            return False, [f"{name}: {then[name]!r} in the manifest, {now[name]!r} here", *notes], None
+            return (
+                False,
+                [f"{name}: {then[name]!r} in the manifest, {now[name]!r} here", *notes],
+                None,
+            )
     same_weights = then["model_sha256"] == now["model_sha256"]
     known = dict(recorded.values.get(cell.id, {}))
     here: dict[MetricKey, float] = {}
@@ -80,13 +97,24 @@ def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[s
             here |= numbers
     rerun = Rerun(cell.id, known, [here], deciding(cell), same_weights)
     said = f"{len(rerun.others)} of {len(here)} numbers have other bits; the weights are "
-    return same_weights and not rerun.others, [f"{said}{'' if same_weights else 'not '}the same", *notes], rerun
+    return (
+        same_weights and not rerun.others,
+        [f"{said}{'' if same_weights else 'not '}the same", *notes],
+        rerun,
+    )
 
 
 def _repeat(
-    recorded: Recorded, cell: Cell, folder: Path, device: str, run: Run, repeats: int, here: list[Numbers]
+    recorded: Recorded,
+    cell: Cell,
+    folder: Path,
+    device: str,
+    run: Run,
+    repeats: int,
+    here: list[Numbers],
 ) -> str | None:
-    """Append to ``here`` the numbers of more trainings of a cell, until it has ``repeats``; return what prevents it.
+    """Append to ``here`` the numbers of more trainings of a cell, until it has ``repeats``; return
+    what prevents it.
 
     They have smaller micro-batches than the one in ``folder``, and so other orders of their sums.
     """
@@ -101,28 +129,49 @@ def _repeat(
             data.symlink_to(folder / paths.RESULTS / "data")
         if (problem := train_again(recorded, cell, again, device, run, size)) is not None:
             return f"with micro-batches of {size}: {problem}"
-        here.append({number: value for found in _measured(cell, again).values() for number, value in found.items()})
+        here.append(
+            {
+                number: value
+                for found in _measured(cell, again).values()
+                for number, value in found.items()
+            }
+        )
     return None
 
 
 def _verify_cell(
-    recorded: Recorded, cell_id: str, folder: Path, device: str, own: Mapping[str, float], repeats: int,
-    n_numbers: int, run: Run,
-) -> Verdict:  # fmt: skip
+    recorded: Recorded,
+    cell_id: str,
+    folder: Path,
+    device: str,
+    own: Mapping[str, float],
+    repeats: int,
+    n_numbers: int,
+    run: Run,
+) -> Verdict:
     """Train and evaluate a cell again in ``folder``, and return the verdict on it.
 
-    A cell that comes out with other weights is trained ``repeats`` times, which measures what rounding does.
+    A cell that comes out with other weights is trained ``repeats`` times, which measures what
+    rounding does.
     """
     if recorded.cells[cell_id]["status"] not in FINISHED:
-        return Verdict(Outcome.UNCHECKED, [f"it was not trained: {recorded.cells[cell_id]['reason']}"])
+        return Verdict(
+            Outcome.UNCHECKED, [f"it was not trained: {recorded.cells[cell_id]['reason']}"]
+        )
     cell = recorded.plan.cells[cell_id]
     if (problem := train_again(recorded, cell, folder, device, run)) is not None:
         return Verdict(Outcome.UNCHECKED, [problem])
     exact, notes, rerun = _compare(recorded, cell, folder)
     if rerun is None or exact:
         return Verdict(Outcome.EXACT if exact else Outcome.OTHER, notes)
-    decided = rerun.same_weights or all(number[1] in own for number in rerun.others if number in rerun.deciding)
-    if not decided and (problem := _repeat(recorded, cell, folder, device, run, repeats, rerun.here)) is not None:
+    decided = rerun.same_weights or all(
+        number[1] in own for number in rerun.others if number in rerun.deciding
+    )
+    if (
+        not decided
+        and (problem := _repeat(recorded, cell, folder, device, run, repeats, rerun.here))
+        is not None
+    ):
         return Verdict(Outcome.UNCHECKED, [problem, *notes])
     if len(rerun.here) > 1:
         notes.insert(0, f"trained {len(rerun.here)} times, of which the numbers here are the means")
@@ -131,11 +180,18 @@ def _verify_cell(
 
 
 def verify_cells(
-    recorded: Recorded, cells: Sequence[str], folder: Path, device: str, own: Mapping[str, float], repeats: int,
+    recorded: Recorded,
+    cells: Sequence[str],
+    folder: Path,
+    device: str,
+    own: Mapping[str, float],
+    repeats: int,
     run: Run,
-) -> dict[str, Verdict]:  # fmt: skip
-    """Train and evaluate cells again in ``folder``, print what comes of each, and return the verdicts by the cells."""
-    # Bonferroni's correction is for all numbers that decide, without those for which a user has tolerances.
+) -> dict[str, Verdict]:
+    """Train and evaluate cells again in ``folder``, print what comes of each, and return the
+    verdicts by the cells."""
+    # Bonferroni's correction is for all numbers that decide, without those for which a user has
+    # tolerances.
     n_numbers = sum(
         number in recorded.values.get(name, {}) and number[1] not in own
         for name in cells
@@ -156,7 +212,8 @@ def worst(words: Sequence[Outcome]) -> Outcome:
 
 
 def choose(recorded: Recorded, sample: int, seed: int) -> list[str]:
-    """Return ``sample`` of the trained cells of a manifest, drawn at random without replacement, in its order."""
+    """Return ``sample`` of the trained cells of a manifest, drawn at random without replacement, in
+    its order."""
     trained = [cell_id for cell_id, cell in recorded.cells.items() if cell["status"] in FINISHED]
     if sample > len(trained):
         raise ValueError(f"--sample: {sample}, but the manifest has {len(trained)} trained cells")
@@ -165,35 +222,59 @@ def choose(recorded: Recorded, sample: int, seed: int) -> list[str]:
 
 
 def verify(
-    manifest: Path, cells: Sequence[str], sample: int | None, *, sample_seed: int = 0, folder: Path | None = None,
-    device: str = "auto", own: Mapping[str, float] | None = None, given: Mapping[str, Any] | None = None,
-    threads: int | None = None, repeats: int = 1, run: Run = run_in_process,
-) -> int:  # fmt: skip
-    """Verify ``cells`` of a manifest, or a ``sample`` of them, print one verdict and return its exit status.
+    manifest: Path,
+    cells: Sequence[str],
+    sample: int | None,
+    *,
+    sample_seed: int = 0,
+    folder: Path | None = None,
+    device: str = "auto",
+    own: Mapping[str, float] | None = None,
+    given: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    repeats: int = 1,
+    run: Run = run_in_process,
+) -> int:
+    """Verify ``cells`` of a manifest, or a ``sample`` of them, print one verdict and return its
+    exit status.
 
-    They are trained in ``folder``, in which a start goes on with what an earlier one left, or in a temporary one, with
-    ``threads`` in place of the study's, and ``repeats`` times where they lie off. ``own`` are tolerances by metric that
-    replace ours, and ``given`` are paths of the user's files by their names in a study.
+    They are trained in ``folder``, in which a start goes on with what an earlier one left, or in a
+    temporary one, with ``threads`` in place of the study's, and ``repeats`` times where they lie
+    off. ``own`` are tolerances by metric that replace ours, and ``given`` are paths of the user's
+    files by their names in a study.
     """
     recorded, own = read_recorded(manifest, given, threads), own or {}
     if unknown := [cell for cell in cells if cell not in recorded.cells]:
         raise ValueError(f"--cells: {', '.join(unknown)} not in {manifest}")
-    chosen = choose(recorded, sample, sample_seed) if sample is not None else list(dict.fromkeys(cells))
+    chosen = (
+        choose(recorded, sample, sample_seed) if sample is not None else list(dict.fromkeys(cells))
+    )
     home = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
     with ExitStack() as stack:
-        stack.enter_context(environment({"PYTHONPATH": home}))  # the user's own modules are found from any folder
+        stack.enter_context(
+            environment({"PYTHONPATH": home})
+        )  # the user's own modules are found from any folder
         if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coupled-adam-bench-")))
+            folder = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="coupled-adam-bench-"))
+            )
         folder = folder.absolute()
         say(f"verify: {len(chosen)} of {len(recorded.cells)} cells of {manifest}, in {folder}")
         verdicts = verify_cells(recorded, chosen, folder, device, own, repeats, run)
     word = worst([verdict.word for verdict in verdicts.values()])
     print(f"{len(chosen)} of {len(recorded.cells)} cells: {word}")
-    findings = [(finding.share, name, finding) for name, verdict in verdicts.items() for finding in verdict.findings]
+    findings = [
+        (finding.share, name, finding)
+        for name, verdict in verdicts.items()
+        for finding in verdict.findings
+    ]
     if findings:
         _, farthest, finding = max(findings, key=lambda each: each[0])
         print(f"  the farthest of the numbers that decide: {farthest}: {finding}")
-        print(f"  if only rounding differs, any of them is called too far in at most {LEVEL:.0%} of such checks")
+        print(
+            f"  if only rounding differs, any of them is called too far in at most {LEVEL:.0%} of"
+            " such checks"
+        )
     return EXIT_STATUS[word]
 
 
@@ -207,12 +288,16 @@ def parse_tolerances(texts: Sequence[str]) -> dict[str, float]:
         except ValueError:
             found[name] = -1.0
         if not name or not found[name] >= 0:
-            raise ValueError(f"--tolerance: {text!r} is not METRIC=NUMBER with a number of at least 0, as loss=0.02")
+            raise ValueError(
+                f"--tolerance: {text!r} is not METRIC=NUMBER with a number of at least 0, as"
+                " loss=0.02"
+            )
     return found
 
 
 def parse_config(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the paths of a study from texts as Snakemake takes them, ``paths={text: FOLDER}``; ``ValueError`` else."""
+    """Return the paths of a study from texts as Snakemake takes them, ``paths={text: FOLDER}``;
+    ``ValueError`` else."""
     found: dict[str, Any] = {}
     for text in texts:
         name, _, values = text.partition("=")
@@ -222,6 +307,9 @@ def parse_config(texts: Sequence[str]) -> dict[str, Any]:
             given = None
         if name != "paths" or not isinstance(given, dict) or given.keys() - Paths.model_fields:
             allowed = ", ".join(f"{one}: PATH" for one in Paths.model_fields)
-            raise ValueError(f"--config: {text!r} is not paths={{...}} with {allowed}; all else is in the manifest")
+            raise ValueError(
+                f"--config: {text!r} is not paths={{...}} with {allowed}; all else is in the"
+                " manifest"
+            )
         found |= given
     return found

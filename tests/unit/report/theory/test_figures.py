@@ -9,7 +9,13 @@ from matplotlib.colors import to_hex
 from coupled_adam_bench.records.stored import named
 from coupled_adam_bench.report.figures import FIGURES, figures_in
 from coupled_adam_bench.results.groups import layout_of
-from coupled_adam_bench.tools.theory.figures import draw_drift, draw_second_moment, draw_slopes, draw_toy, toy
+from coupled_adam_bench.tools.theory.figures import (
+    draw_drift,
+    draw_second_moment,
+    draw_slopes,
+    draw_toy,
+    toy,
+)
 from coupled_adam_bench.tools.theory.records import TheoryGroup, read_theory
 
 
@@ -18,9 +24,13 @@ def groups(fake_theory: Any) -> tuple[TheoryGroup, ...]:
     return read_theory(layout_of(fake_theory.plan), fake_theory.root / "runs")
 
 
-def group_of(groups: tuple[TheoryGroup, ...], model: str, tokens: str, optimizer: str) -> TheoryGroup:
+def group_of(
+    groups: tuple[TheoryGroup, ...], model: str, tokens: str, optimizer: str
+) -> TheoryGroup:
     (found,) = [
-        g for g in groups if (g.model_label, g.tokens_label, g.cell.optimizer.key) == (model, tokens, optimizer)
+        g
+        for g in groups
+        if (g.model_label, g.tokens_label, g.cell.optimizer.key) == (model, tokens, optimizer)
     ]
     return found
 
@@ -36,7 +46,10 @@ def test_toy_has_an_arrow_for_each_update_and_a_sum_only_for_adam() -> None:
     assert [ax.get_title() for ax in figure.axes] == ["SGD", "Adam", "Coupled Adam"]
     scales = []
     for ax in figure.axes:
-        arrows = {kind: [text for text in ax.texts if text.get_gid() == kind] for kind in ("update", "sum")}
+        arrows = {
+            kind: [text for text in ax.texts if text.get_gid() == kind]
+            for kind in ("update", "sum")
+        }
         updates = example.updates[ax.get_title()]
         starts = np.array([text.xyann for text in arrows["update"]])
         drawn = np.array([text.xy for text in arrows["update"]]) - starts
@@ -49,7 +62,9 @@ def test_toy_has_an_arrow_for_each_update_and_a_sum_only_for_adam() -> None:
             np.testing.assert_allclose(step, scales[0] * updates.sum(axis=0), atol=1e-12)
         assert ax.get_xlabel().endswith("= 0$") == (ax.get_title() != "Adam")
         (dots,) = ax.collections
-        np.testing.assert_allclose(dots.get_sizes() / dots.get_sizes()[0], example.probabilities_V / 0.6)
+        np.testing.assert_allclose(
+            dots.get_sizes() / dots.get_sizes()[0], example.probabilities_V / 0.6
+        )
 
 
 def test_second_moment_of_the_largest_tied_cell_of_adam(groups: tuple[TheoryGroup, ...]) -> None:
@@ -62,7 +77,9 @@ def test_second_moment_of_the_largest_tied_cell_of_adam(groups: tuple[TheoryGrou
         for column in range(2):
             ax = figure.axes[2 * row + column]
             (points,), (line,) = ax.collections, ax.lines
-            np.testing.assert_array_equal(points.get_offsets(), np.c_[moment["probability"], moment["mean_square"]])
+            np.testing.assert_array_equal(
+                points.get_offsets(), np.c_[moment["probability"], moment["mean_square"]]
+            )
             x, y = line.get_data()
             np.testing.assert_allclose(y, moment["slope"] * x + moment["intercept"])
             assert x.max() == pytest.approx(max(moment["probability"]))
@@ -73,15 +90,21 @@ def test_second_moment_of_the_largest_tied_cell_of_adam(groups: tuple[TheoryGrou
     assert untied.get_suptitle() == "N = 4Mu, D = D2, untied head"
 
 
-def test_rows_of_zero_and_a_line_below_zero_on_logarithmic_axes(groups: tuple[TheoryGroup, ...]) -> None:
+def test_rows_of_zero_and_a_line_below_zero_on_logarithmic_axes(
+    groups: tuple[TheoryGroup, ...],
+) -> None:
     group = group_of(groups, "1M", "D2", "adamw")
     values = group.records[0].values
     moment = values["second_moment"]
     square = [0.0, *moment["mean_square"][1:]]
     changed = moment | {"mean_square": square, "intercept": -moment["slope"] * 0.01}
-    record = replace(group.records[0], values=values | {"second_moment": changed, "second_moment_adam": None})
+    record = replace(
+        group.records[0], values=values | {"second_moment": changed, "second_moment_adam": None}
+    )
     linear, log = draw_second_moment([replace(group, records=(record,))]).axes
-    assert len(linear.collections[0].get_offsets()) == len(log.collections[0].get_offsets()) + 1 == 300
+    assert (
+        len(linear.collections[0].get_offsets()) == len(log.collections[0].get_offsets()) + 1 == 300
+    )
     assert [text.get_text() for text in log.texts] == ["rows of zero,\nnot shown: 1"]
     assert linear.lines[0].get_ydata().min() < 0
     assert log.lines[0].get_ydata().min() > log.get_ylim()[0] > min(square[1:]) / 3
@@ -104,7 +127,9 @@ def test_slopes_against_parameters_and_tokens(groups: tuple[TheoryGroup, ...]) -
         colors = [to_hex(container.lines[0].get_color()) for container in ax.containers]
         assert colors[0] == colors[1] != colors[2] == colors[3]
     tokens = [group_of(groups, "1M", label, "adamw").cell.n_tokens for label in ("D<1>", "D2")]
-    np.testing.assert_allclose(data(against_tokens.containers[0].lines[0]), [tokens, [slopes[0], slopes[0] / 2]])
+    np.testing.assert_allclose(
+        data(against_tokens.containers[0].lines[0]), [tokens, [slopes[0], slopes[0] / 2]]
+    )
     assert [tick.get_text() for tick in against_params.get_xticklabels()] == ["1M", "4M"]
 
 

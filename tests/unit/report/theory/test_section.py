@@ -23,11 +23,17 @@ def groups(fake_theory: Any) -> tuple[TheoryGroup, ...]:
 
 
 def changed(
-    groups: tuple[TheoryGroup, ...], change: Callable[[Record], Record], which: Callable[[TheoryGroup], bool]
+    groups: tuple[TheoryGroup, ...],
+    change: Callable[[Record], Record],
+    which: Callable[[TheoryGroup], bool],
 ) -> list[TheoryGroup]:
     """Change the first record of the groups that are meant."""
     return [
-        replace(group, records=(change(group.records[0]), *group.records[1:])) if which(group) else group
+        (
+            replace(group, records=(change(group.records[0]), *group.records[1:]))
+            if which(group)
+            else group
+        )
         for group in groups
     ]
 
@@ -54,7 +60,9 @@ def test_groups_are_cells_over_seeds(fake_theory: Any, groups: tuple[TheoryGroup
     ]
     assert [keys.index(key) for key in (("1M", "D2", "adamw"), ("4M", "D<1>", "adamw"))] == [6, 12]
     assert len({group.shape for group in groups}) == 2
-    assert sorted(c.id for c in fake_theory.plan.cells.values()) == sorted(r.cell.id for g in groups for r in g.records)
+    assert sorted(c.id for c in fake_theory.plan.cells.values()) == sorted(
+        r.cell.id for g in groups for r in g.records
+    )
 
 
 def test_every_statement_holds_in_the_drawn_runs(groups: tuple[TheoryGroup, ...]) -> None:
@@ -63,7 +71,9 @@ def test_every_statement_holds_in_the_drawn_runs(groups: tuple[TheoryGroup, ...]
     assert [len(c.values) for c in found] == [40, 40, 12, 8, 16]
     assert {c.verdict for c in found} == {"Holds here"}
     assert found[OUTPUT].finding == "Relative sum in float64 2e\u221216 to 4e\u221216, 40 runs."
-    assert found[BALANCED].finding == "Largest relative sum 3e\u221207, 12 runs."  # 0.9 in the warmup
+    assert (
+        found[BALANCED].finding == "Largest relative sum 3e\u221207, 12 runs."
+    )  # 0.9 in the warmup
     assert found[LINE].finding == "R² 0.91 to 0.92, 16 runs."
 
 
@@ -84,29 +94,48 @@ def test_thresholds_decide(groups: tuple[TheoryGroup, ...]) -> None:
         return group is groups[0]
 
     assert check(changed(groups, sums("output", 9e-13), first), OUTPUT).verdict == "Holds here"
-    assert check(changed(groups, sums("output", 1.1e-12), first), OUTPUT).verdict == "Holds in 39 of 40 runs"
-    assert check(changed(groups, sums("input", 9e-4), first), INPUT).verdict == "Holds in 39 of 40 runs"
+    assert (
+        check(changed(groups, sums("output", 1.1e-12), first), OUTPUT).verdict
+        == "Holds in 39 of 40 runs"
+    )
+    assert (
+        check(changed(groups, sums("input", 9e-4), first), INPUT).verdict
+        == "Holds in 39 of 40 runs"
+    )
     for name in ("coupled_adam", "sgd"):
-        assert check(changed(groups, updates(1.1e-5), untied(name)), BALANCED).verdict == "Holds in 8 of 12 runs"
+        assert (
+            check(changed(groups, updates(1.1e-5), untied(name)), BALANCED).verdict
+            == "Holds in 8 of 12 runs"
+        )
         assert check(changed(groups, updates(1.1e-5), untied(name)), ADAM).verdict == "Holds here"
     assert check(changed(groups, fit(0.84), first), LINE).verdict == "Holds in 15 of 16 runs"
     assert len(check(changed(groups, fit(nan), first), LINE).values) == 15
     wrong = [
-        replace(g, records=tuple(sums("output", 0.5)(r) for r in g.records if r.find("gradient_sum"))) for g in groups
+        replace(
+            g, records=tuple(sums("output", 0.5)(r) for r in g.records if r.find("gradient_sum"))
+        )
+        for g in groups
     ]
     assert check(wrong, OUTPUT).verdict == "Does not hold here"
     assert check(wrong, OUTPUT).tone == "bad"
 
 
-@pytest.mark.parametrize(("section", "field"), [("training", "embedding_weight_decay"), ("optimizer", "weight_decay")])
+@pytest.mark.parametrize(
+    ("section", "field"), [("training", "embedding_weight_decay"), ("optimizer", "weight_decay")]
+)
 def test_weight_decay_and_the_warmup_do_not_count_as_sums_of_updates(
     groups: tuple[TheoryGroup, ...], section: str, field: str
 ) -> None:
     def decaying(group: TheoryGroup) -> TheoryGroup:
         def cell(record: Record) -> Any:
-            return replace(record.cell, **{section: getattr(record.cell, section).model_copy(update={field: 0.1})})
+            return replace(
+                record.cell,
+                **{section: getattr(record.cell, section).model_copy(update={field: 0.1})},
+            )
 
-        return replace(group, records=tuple(replace(record, cell=cell(record)) for record in group.records))
+        return replace(
+            group, records=tuple(replace(record, cell=cell(record)) for record in group.records)
+        )
 
     found = check([decaying(group) for group in groups], BALANCED)
     assert (found.verdict, found.tone) == ("Not measured", "middle")
@@ -125,12 +154,15 @@ def test_without_an_untied_head_nothing_is_said_of_it(groups: tuple[TheoryGroup,
 
 
 def test_the_answer_is_computed(groups: tuple[TheoryGroup, ...]) -> None:
-    # Coupled Adam: 1e-3 of 1.25e-3 comes from the input side, and the head moves by 2.5e-4; Adam: 1e-3 of 1.001, and 1.
-    assert answer_open_question(groups) == (
-        "With tied weights and Coupled Adam, 80.0 % of the mean embedding's displacement comes from the input side "
-        "(80.0 % over 8 runs); the displacement is 5 times that of the mean of an untied head. "
-        "With tied weights and Adam, 0.1 % of the mean embedding's displacement comes from the input side "
-        "(0.1 % over 8 runs); the displacement is 1 times that of the mean of an untied head."
+    # Coupled Adam: 1e-3 of 1.25e-3 comes from the input side, and the head moves by 2.5e-4; Adam:
+    # 1e-3 of 1.001, and 1.
+    assert (
+        answer_open_question(groups)
+        == "With tied weights and Coupled Adam, 80.0 % of the mean embedding's displacement comes"
+        " from the input side (80.0 % over 8 runs); the displacement is 5 times that of the mean"
+        " of an untied head. With tied weights and Adam, 0.1 % of the mean embedding's"
+        " displacement comes from the input side (0.1 % over 8 runs); the displacement is 1"
+        " times that of the mean of an untied head."
     )
 
     def other_share(record: Record) -> Record:
@@ -139,8 +171,9 @@ def test_the_answer_is_computed(groups: tuple[TheoryGroup, ...]) -> None:
     def is_coupled(group: TheoryGroup) -> bool:
         return group.tied and group.cell.optimizer.key == "coupled_adam"
 
-    assert "60.0 % of the mean embedding's displacement comes from the input side (40.0 % to 80.0 % over 8 runs)" in (
-        answer_open_question(changed(groups, other_share, is_coupled))
+    assert (
+        "60.0 % of the mean embedding's displacement comes from the input side (40.0 % to 80.0 %"
+        " over 8 runs)" in (answer_open_question(changed(groups, other_share, is_coupled)))
     )
 
     def rounding(record: Record) -> Record:
@@ -149,8 +182,16 @@ def test_the_answer_is_computed(groups: tuple[TheoryGroup, ...]) -> None:
     still = groups
     for group in groups:
         if not group.tied:
-            still = tuple(replace(g, records=tuple(map(rounding, g.records))) if g is group else g for g in still)
-    assert answer_open_question(still).count("of an untied head, which moves by no more than rounding.") == 2
+            still = tuple(
+                replace(g, records=tuple(map(rounding, g.records))) if g is group else g
+                for g in still
+            )
+    assert (
+        answer_open_question(still).count(
+            "of an untied head, which moves by no more than rounding."
+        )
+        == 2
+    )
 
 
 def test_page_shows_the_section(fake_theory: Any) -> None:
@@ -165,7 +206,11 @@ def test_page_shows_the_section(fake_theory: Any) -> None:
     assert "D&lt;1&gt;" in tables[1]
     assert "<b>" not in section
     assert "&lt;b&gt;is not split&lt;/b&gt;" in section
-    diverged = [cell.id for cell in fake_theory.plan.cells.values() if (cell.optimizer.name, cell.seed) == ("sgd", 2)]
+    diverged = [
+        cell.id
+        for cell in fake_theory.plan.cells.values()
+        if (cell.optimizer.name, cell.seed) == ("sgd", 2)
+    ]
     assert len(diverged) == 8
     (line,) = re.findall(r"<li>loss not finite in step 60 \(8 runs\): (.*)</li>", section)
     assert sorted(re.findall(r"<code>(.*?)</code>", line)) == sorted(diverged)
@@ -177,7 +222,10 @@ def test_rows_show_what_is_missing(fake_theory: Any, drawn_from: Any) -> None:
     _, gradients, drift = map(lines, grids(blocks))
     remarks = blocks[-1]
     assert isinstance(remarks, Items)
-    assert [item.count("<code>") for item in remarks.items] == [8, 8]  # of SGD, one seed not split, one diverged
+    assert [item.count("<code>") for item in remarks.items] == [
+        8,
+        8,
+    ]  # of SGD, one seed not split, one diverged
     assert gradients[0][4:9] == ["2", "6e\u221208", "4e\u221216", "0.31", "0.3"]
     assert (gradients[0][-1], gradients[1][-1], gradients[2][4]) == ("0.915", "-", "1 of 2")
     assert [drift[1][index] for index in (2, 7, 8, 9, 10)] == ["tied", "0.1", "80.0", "20.0", "0.0"]

@@ -49,7 +49,10 @@ class Living(TorchDispatchMode):
 
     def see(self, values: Any) -> None:
         for value in tree_leaves(values):
-            if isinstance(value, torch.Tensor) and (storage := value.untyped_storage()) not in self._known:
+            if (
+                isinstance(value, torch.Tensor)
+                and (storage := value.untyped_storage()) not in self._known
+            ):
                 self._known[storage] = storage.nbytes()
                 self.bytes += storage.nbytes()
                 weakref.finalize(storage, self._drop, storage.nbytes())
@@ -66,12 +69,16 @@ class Living(TorchDispatchMode):
 
 @pytest.fixture
 def cell_of(tiny_study: Callable[..., dict[str, Any]]) -> Callable[..., Cell]:
-    def cell_of(model: dict[str, Any], optimizer: Any = "adamw", vocab_size: int = 512, **changes: Any) -> Cell:
+    def cell_of(
+        model: dict[str, Any], optimizer: Any = "adamw", vocab_size: int = 512, **changes: Any
+    ) -> Cell:
         settings = tiny_study()
         settings["data"] |= {"vocab_size": vocab_size}
         settings["models"] = [{"name": "m", "learning_rate": 0.001, **model}]
         settings["training"] |= {"seq_len": 64, "batch_sequences": 8, **changes.get("training", {})}
-        settings["grid"] = [{"models": ["m"], "tokens": [{"steps": 20}], "optimizers": [optimizer], "seeds": [1]}]
+        settings["grid"] = [
+            {"models": ["m"], "tokens": [{"steps": 20}], "optimizers": [optimizer], "seeds": [1]}
+        ]
         settings["execution"] |= changes.get("execution", {})
         return next(iter(make_plan(parse_study(settings)).cells.values()))
 
@@ -82,14 +89,20 @@ def living_peak(cell: Cell, micro: int, steps: int = 2) -> int:
     """Return the largest number of bytes that lives in the second step of training."""
     training, batch = cell.training, cell.training.batch_sequences
     counts = np.zeros(cell.vocab_size, dtype=np.int64)
-    model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap, counts)
+    model = build_model(
+        cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap, counts
+    )
     model.init_weights(1, 0.02)
-    optimizers = build_optimizers(model, model.embedding_parameters(), cell.optimizer, training, 0.001)
+    optimizers = build_optimizers(
+        model, model.embedding_parameters(), cell.optimizer, training, 0.001
+    )
     living = Living()
     living.see(list(model.parameters()))
     with living:
         for _ in range(steps):
-            inputs, targets = (torch.randint(0, cell.vocab_size, (batch, training.seq_len)) for _ in range(2))
+            inputs, targets = (
+                torch.randint(0, cell.vocab_size, (batch, training.seq_len)) for _ in range(2)
+            )
             for start in range(0, batch, micro):
                 rows = slice(start, start + micro)
                 with torch.autocast("cpu", torch.bfloat16, enabled=training.precision == "bf16"):
@@ -119,7 +132,12 @@ def test_the_count_is_what_lives_in_training(architecture, precision, micro, cel
         (GPT2, {"name": "sgd", "lr_factor": 1}, 4096, 8),
         ({**GPT2, "tied": False}, "adamw", 4096, 4),
         (GPT2, {"name": "adamw", "soft_cap": 30}, 4096, 8),
-        (GPT2, "adamw", 8192, 1),  # fullest at the end, when the gradients of a tied embedding are added
+        (
+            GPT2,
+            "adamw",
+            8192,
+            1,
+        ),  # fullest at the end, when the gradients of a tied embedding are added
         ({**GPT2, "n_layer": 8}, "adamw", 65, 8),  # fullest in the backward pass of the last layer
         ({**STABLELM, "n_layer": 8}, "adamw", 65, 8),
         ({**CONTEXTS, "tied": False}, {"name": "adamw", "soft_cap": 30}, 4096, 8),
@@ -128,7 +146,9 @@ def test_the_count_is_what_lives_in_training(architecture, precision, micro, cel
 )
 def test_the_fullest_moment_is_found(model, optimizer, vocab_size, batch, cell_of):
     cell = cell_of(model, optimizer, vocab_size, training={"batch_sequences": batch})
-    assert memory_of(cell, cell.study.execution).peak == pytest.approx(living_peak(cell, batch), rel=0.04)
+    assert memory_of(cell, cell.study.execution).peak == pytest.approx(
+        living_peak(cell, batch), rel=0.04
+    )
 
 
 OPTIMIZERS = [
@@ -144,27 +164,41 @@ OPTIMIZERS = [
 def test_the_states_of_optimizers(optimizer, core, tied, cell_of):
     if tied and "head" in optimizer:
         pytest.skip("an optimizer for each matrix is refused where there is one matrix")
-    cell = cell_of({**GPT2, "n_layer": 1, "tied": tied}, optimizer, training={"core_optimizer": core})
+    cell = cell_of(
+        {**GPT2, "n_layer": 1, "tied": tied}, optimizer, training={"core_optimizer": core}
+    )
     model = build_model(cell.model, cell.vocab_size, cell.training.seq_len)
-    optimizers = build_optimizers(model, model.embedding_parameters(), cell.optimizer, cell.training, 0.001)
+    optimizers = build_optimizers(
+        model, model.embedding_parameters(), cell.optimizer, cell.training, 0.001
+    )
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizers.step()
     states = [state for one in optimizers.by_name().values() for state in one.state.values()]
-    tensors = [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+    tensors = [
+        value for state in states for value in state.values() if isinstance(value, torch.Tensor)
+    ]
     real = sum(tensor.nbytes for tensor in tensors if tensor.ndim)  # without the counts of steps
     assert optimizer_bytes(cell) == real
-    assert embedding_params(cell) == sum(parameter.numel() for parameter in model.embedding_parameters())
+    assert embedding_params(cell) == sum(
+        parameter.numel() for parameter in model.embedding_parameters()
+    )
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("optimizer", ["adamw", "coupled_adam"])
 def test_files_of_a_run(architecture, optimizer, cell_of, tiny_data, tmp_path):
     cell = cell_of(
-        {**sizes_of(architecture), "d_model": 960 if architecture == "contexts" else 96}, optimizer, 64,
-        training={"seq_len": 16, "batch_sequences": 4}, execution={"checkpoint_every": 10},
-    )  # fmt: skip
-    assert train(cell, cell.study.execution, tiny_data, tmp_path, WorkerGroup(torch.device("cpu"))) == 0
+        {**sizes_of(architecture), "d_model": 960 if architecture == "contexts" else 96},
+        optimizer,
+        64,
+        training={"seq_len": 16, "batch_sequences": 4},
+        execution={"checkpoint_every": 10},
+    )
+    assert (
+        train(cell, cell.study.execution, tiny_data, tmp_path, WorkerGroup(torch.device("cpu")))
+        == 0
+    )
     checkpoints = sorted((tmp_path / "checkpoints").iterdir())
     assert len(checkpoints) == 2
     real = sum(path.stat().st_size for path in checkpoints[-1].glob("*.distcp"))
@@ -174,7 +208,8 @@ def test_files_of_a_run(architecture, optimizer, cell_of, tiny_data, tmp_path):
 
 
 def test_a_layer_by_hand(cell_of):
-    # Norms' inputs 4 + 4 bytes; their outputs, q, k, v and the attention's output 2 x 6; GELU's input and output 2 x 8.
+    # Norms' inputs 4 + 4 bytes; their outputs, q, k, v and the attention's output 2 x 6; GELU's
+    # input and output 2 x 8.
     per_width, statistics = 4 + 4 + 2 * 6 + 2 * 8, 2 * 2 * 4 + 4 * 4
     cell = cell_of(GPT2, training={"precision": "bf16"})
     assert layer_bytes_per_token(cell, on_gpu=True) == 64 * per_width + statistics
@@ -202,7 +237,9 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not(cell_of):
     execution: Execution = cell.study.execution
     peaks = {micro: memory_of(cell, execution, micro).peak for micro in range(1, 31)}
     assert largest_micro_batch(cell, execution, peaks[30] / 0.9 + 1) == 30
-    assert largest_micro_batch(cell, execution, peaks[12] / 0.9 + 1) == 10  # three of 10 rather than 12, 12 and 6
+    assert (
+        largest_micro_batch(cell, execution, peaks[12] / 0.9 + 1) == 10
+    )  # three of 10 rather than 12, 12 and 6
     assert largest_micro_batch(cell, execution, peaks[1] / 0.9 + 1) == 1
     assert largest_micro_batch(cell, execution, peaks[1] / 0.9 - 9) is None
 

@@ -17,7 +17,13 @@ from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.config import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
 from coupled_adam_bench.tools.estimate.cell import own_parts, prepare_minutes, trunk_part
-from coupled_adam_bench.tools.estimate.speed import START_SECONDS, Speeds, estimated_mfu, read_speeds, train_minutes
+from coupled_adam_bench.tools.estimate.speed import (
+    START_SECONDS,
+    Speeds,
+    estimated_mfu,
+    read_speeds,
+    train_minutes,
+)
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
 from coupled_adam_bench.tools.estimate.text import count, describe, hours, size
 from coupled_adam_bench.training.memory import memory_of, train_mem_mb
@@ -45,7 +51,13 @@ def gpu_settings(tiny_study: Callable[..., dict[str, Any]], **changes: Any) -> d
 
 def measured(cell_id: str, **facts: Any) -> dict[str, Any]:
     """What the record of a finished run says, for ``stored``."""
-    train = {"seconds": 90.0, "processes": 1, "tokens_per_second": 1000.0, "mfu": 0.25, "peak_memory_bytes": 10**9}
+    train = {
+        "seconds": 90.0,
+        "processes": 1,
+        "tokens_per_second": 1000.0,
+        "mfu": 0.25,
+        "peak_memory_bytes": 10**9,
+    }
     train |= {"device": "cuda"}
     return {"step": 60, "trunk_steps": 0, "train": train | facts, "environment": {"cuda": "13.0"}}
 
@@ -59,12 +71,17 @@ def test_the_plan_of_the_paper_takes_seconds_and_no_torch(tmp_path):
             "import sys, time",
             "from coupled_adam_bench.cli import main",
             f"main(['plan', '--study', {str(CONFIGS / 'paper.yaml')!r}, '--out', 'plan.json'])",
-            "main(['describe', '--plan', 'plan.json', '--out', 'plan.txt', '--json', 'estimate.json'])",
+            (
+                "main(['describe', '--plan', 'plan.json', '--out', 'plan.txt', '--json',"
+                " 'estimate.json'])"
+            ),
             "assert not {'torch', 'numpy', 'pandas'} & set(sys.modules)",
             "print('seconds', time.process_time())",
         )
     )
-    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     *text, last = result.stdout.splitlines()
     assert float(last.split()[1]) < 5
@@ -83,32 +100,46 @@ def test_flops_are_6nd_and_attention(paper, paper_estimate):
         if model.name not in sizes:
             with torch.device("meta"):
                 built = build_model(model, cell.vocab_size, seq_len)
-            sizes[model.name] = sum(p.numel() for name, p in built.named_parameters() if not name.startswith("pos"))
+            sizes[model.name] = sum(
+                p.numel() for name, p in built.named_parameters() if not name.startswith("pos")
+            )
         six_nd = 6 * sizes[model.name] * cell.n_tokens
-        assert estimate.cell.flops == six_nd + 12 * model.n_layer * model.d_model * seq_len * cell.n_tokens
+        assert (
+            estimate.cell.flops
+            == six_nd + 12 * model.n_layer * model.d_model * seq_len * cell.n_tokens
+        )
         assert 1 < estimate.cell.flops / six_nd < 1.2
     assert paper_estimate.flops == sum(cell.flops for cell in paper.cells.values())
 
 
 def test_the_speed_of_the_paper_s_models_by_hand(paper):
-    # Products at 0.75 of 989 TFLOP/s, attention at 0.5, compiled 6 bytes a logit and 130 a layer and unit of width, and
-    # for the weights 40 bytes and 14 more for each micro-batch, at 0.8 of 4.8 TB/s.
+    # Products at 0.75 of 989 TFLOP/s, attention at 0.5, compiled 6 bytes a logit and 130 a layer
+    # and unit of width, and for the weights 40 bytes and 14 more for each micro-batch, at 0.8 of
+    # 4.8 TB/s.
     found = {}
     for cell in paper.cells.values():
         found.setdefault(cell.model.name, round(100 * estimated_mfu(cell, cell.study.execution)))
     assert found == {
-        "gpt2-125m": 53, "gpt2-355m": 55, "gpt2-760m": 59, "stablelm-1.3b": 61, "stablelm-2.6b": 63,
-    }  # fmt: skip
+        "gpt2-125m": 53,
+        "gpt2-355m": 55,
+        "gpt2-760m": 59,
+        "stablelm-1.3b": 61,
+        "stablelm-2.6b": 63,
+    }
     tokens, n_params = 96 * 1024, 124_373_760
     attention = 12 * 12 * 768 * 1024 * tokens
     products = 6 * (n_params - 1024 * 768) * tokens
     moved = 6 * 50304 * tokens + 130 * 12 * 768 * tokens + (40 + 14) * n_params
     seconds = products / (0.75 * 989e12) + attention / (0.5 * 989e12) + moved / (0.8 * 4.8e12)
     cell = next(iter(paper.cells.values()))
-    assert estimated_mfu(cell, cell.study.execution) == pytest.approx((products + attention) / seconds / 989e12)
+    assert estimated_mfu(cell, cell.study.execution) == pytest.approx(
+        (products + attention) / seconds / 989e12
+    )
 
 
-@pytest.mark.parametrize("name", ["paper_small", "paper_large", "paper_sgd", "paper_scale", "paper"])
+@pytest.mark.parametrize(
+    "name", ["paper_small", "paper_large", "paper_sgd", "paper_scale", "paper"]
+)
 def test_gpu_hours_are_those_of_the_readme(name, tmp_path, monkeypatch):
     readme = (CONFIGS.parents[1] / "README.md").read_text()
     (line,) = (line for line in readme.splitlines() if line.startswith(f"| `{name}` "))
@@ -136,13 +167,23 @@ def test_gpus_for_rent_have_hours_price_and_the_cells_that_fit_on_one(paper, pap
     large = next(cell for cell in paper.cells.values() if cell.model.name == "stablelm-2.6b")
     alone = large.study.execution.model_copy(update={"gpus": 1})
     assert memory_of(large, alone, 1).peak > 0.9 * 48e9
-    assert re.search(r"\nL40S +48\.0 GB +362 TFLOP/s +142, not stablelm-2\.6b ", describe(paper_estimate))
+    assert re.search(
+        r"\nL40S +48\.0 GB +362 TFLOP/s +142, not stablelm-2\.6b ", describe(paper_estimate)
+    )
 
 
-def test_one_gpu_takes_the_price_and_the_measured_speed_of_the_study(tiny_study, stored, tmp_path, monkeypatch):
-    before = estimated(gpu_settings(tiny_study, budget={**BUDGET, "gpu": "L40S"}), tmp_path, monkeypatch)
+def test_one_gpu_takes_the_price_and_the_measured_speed_of_the_study(
+    tiny_study, stored, tmp_path, monkeypatch
+):
+    before = estimated(
+        gpu_settings(tiny_study, budget={**BUDGET, "gpu": "L40S"}), tmp_path, monkeypatch
+    )
     rented = {each.gpu: each for each in before.rentals}
-    assert (rented["L40S"].price, rented["L40S"].currency, rented["H100"].currency) == (2.5, "EUR", "USD")
+    assert (rented["L40S"].price, rented["L40S"].currency, rented["H100"].currency) == (
+        2.5,
+        "EUR",
+        "USD",
+    )
     done = before.cells[0].cell.id
     stored(before.plan, tmp_path / "results" / "runs").run(done, **measured(done))
     after = estimate_study(before.plan)
@@ -170,7 +211,9 @@ def test_a_run_is_a_gpu_s_by_its_device_and_not_by_its_build_of_torch(
     on_gpus = cell.study.execution
     on_cpu = on_gpus.model_copy(update={"gpus": 0})
     record = measured(cell.id, mfu=mfu)
-    record["environment"]["device"] = name  # beside CUDA's version, which the default build has on every machine
+    record["environment"]["device"] = (
+        name  # beside CUDA's version, which the default build has on every machine
+    )
     record["train"] |= {"device": device}
     if device is None:
         del record["train"]["device"]
@@ -207,7 +250,9 @@ def test_validation_counts_as_forward_passes(tiny_study, tmp_path, monkeypatch):
     # 60 steps of 4 sequences; a forward pass is a third of a step.
     assert seconds(eval_every=1000) == pytest.approx(without * (1 + 1 * 4 / (3 * 60 * 4)))
     assert seconds(eval_every=20) == pytest.approx(without * (1 + 3 * 4 / (3 * 60 * 4)))
-    assert seconds(eval_every=25, eval_sequences=50) == pytest.approx(without * (1 + 3 * 50 / (3 * 60 * 4)))
+    assert seconds(eval_every=25, eval_sequences=50) == pytest.approx(
+        without * (1 + 3 * 50 / (3 * 60 * 4))
+    )
 
 
 def test_price_and_mfu_that_are_given(tiny_study, tmp_path, monkeypatch):
@@ -236,7 +281,10 @@ def test_ended_runs_replace_the_estimate(tiny_study, stored, tmp_path, monkeypat
     assert after.hours_left == pytest.approx(len(others) * 3.84 / 3600)
     assert after.longest[0] != done.cell.id
     text = describe(after)
-    assert "6, 1 done" in text and "The times rest on speeds of ended runs. The ended runs took " in text
+    assert (
+        "6, 1 done" in text
+        and "The times rest on speeds of ended runs. The ended runs took " in text
+    )
     assert "90 s" not in text and "2 min" in text  # what the row's one ended run took
 
 
@@ -269,13 +317,15 @@ def test_an_mfu_of_another_size_is_the_next_best(tiny_study, stored, tmp_path, m
     nano = before.cells[0].cell
     stored(before.plan, tmp_path / "results" / "runs").run(nano.id, **measured(nano.id))
     after = estimate_study(before.plan)
-    (micro, *_) = [cell for cell in after.cells if cell.cell.model.name == "micro"]
+    micro, *_ = [cell for cell in after.cells if cell.cell.model.name == "micro"]
     assert micro.source == "measured"
     assert micro.cell.flops / micro.seconds == pytest.approx(0.25 * 989e12)
 
 
 @pytest.mark.parametrize("record", [{}, {"train": None}, {"train": {"seconds": 1.0}}], ids=str)
-def test_a_record_of_an_older_version_counts_for_nothing(record, tiny_study, stored, tmp_path, monkeypatch):
+def test_a_record_of_an_older_version_counts_for_nothing(
+    record, tiny_study, stored, tmp_path, monkeypatch
+):
     before = estimated(gpu_settings(tiny_study), tmp_path, monkeypatch)
     stored(before.plan, tmp_path / "results" / "runs").run(before.cells[0].cell.id, **record)
     assert estimate_study(before.plan).cells[0].run is None
@@ -305,12 +355,18 @@ def test_prepared_data_are_measured(tiny_study, tiny_data, tmp_path, monkeypatch
 def test_what_cells_share_is_counted_once(tiny_study, tmp_path, monkeypatch):
     settings = gpu_settings(tiny_study)
     settings["training"]["schedule"] = "wsd"
-    settings["grid"][0] |= {"table": None, "tokens": [{"steps": 20}, {"steps": 40}, {"steps": 60}], "seeds": [1]}
+    settings["grid"][0] |= {
+        "table": None,
+        "tokens": [{"steps": 20}, {"steps": 40}, {"steps": 60}],
+        "seeds": [1],
+    }
     estimate = estimated(settings, tmp_path, monkeypatch)
     plan = estimate.plan
     assert len(plan.trunks) == 2
     steps = sum(part.steps for part in own_parts(plan).values())
-    steps += sum(trunk_part(trunk, step).steps for trunk in plan.trunks.values() for step in trunk.branches)
+    steps += sum(
+        trunk_part(trunk, step).steps for trunk in plan.trunks.values() for step in trunk.branches
+    )
     assert steps == 2 * (49 + 3 + 7 + 11)  # a trunk of 49 steps, and what the cells do alone
     assert estimate.n_tokens == steps * 64
     trunk = sum(branch.seconds for branch in next(iter(estimate.trunks.values())))
@@ -337,7 +393,8 @@ def test_a_cell_that_takes_more_gpus_than_there_are(tiny_study, tmp_path, monkey
 
 @pytest.mark.fault(
     "settings",
-    "`snakemake plan` runs where fewer processors are than `evaluation_threads`, `train_threads` or `data_threads`.",
+    "`snakemake plan` runs where fewer processors are than `evaluation_threads`, `train_threads` or"
+    " `data_threads`.",
     "The estimate is made: threads are checked where jobs run.",
 )
 @pytest.mark.parametrize("setting", ["evaluation_threads", "train_threads", "data_threads"])
@@ -366,8 +423,10 @@ def test_studies_on_cpus_and_on_gpus_in_one_folder(tiny_study, tmp_path, monkeyp
 
 @pytest.mark.fault(
     "settings",
-    "`train_minutes` is so short that a job is warned of its time limit before Python has started, again and again.",
-    "It is refused with its name; the least value leaves time for a first step before the earliest warning.",
+    "`train_minutes` is so short that a job is warned of its time limit before Python has started,"
+    " again and again.",
+    "It is refused with its name; the least value leaves time for a first step before the earliest"
+    " warning.",
 )
 def test_a_time_limit_that_no_job_could_use_is_refused(tiny_study):
     settings = tiny_study()
@@ -375,25 +434,31 @@ def test_a_time_limit_that_no_job_could_use_is_refused(tiny_study):
     limit = 60 * parse_study(settings).execution.train_minutes
     assert limit - limit // 4 - 60 >= START_SECONDS  # SLURM may warn a minute too soon
     settings["execution"]["train_minutes"] = 3
-    with pytest.raises(ValueError, match=r"execution\.train_minutes: must be greater than or equal to 4 \(got 3\)"):
+    with pytest.raises(
+        ValueError, match=r"execution\.train_minutes: must be greater than or equal to 4 \(got 3\)"
+    ):
         parse_study(settings)
 
 
 def test_settings_of_the_study_win(tiny_study, tmp_path, monkeypatch):
     settings = tiny_study()
     settings["execution"] |= {"train_mem_mb": 1234, "train_minutes": 77}
-    (first, *_) = estimated(settings, tmp_path, monkeypatch).cells
+    first, *_ = estimated(settings, tmp_path, monkeypatch).cells
     assert (first.mem_mb, first.minutes) == (1234, 77)
     assert train_minutes([first.part], first.cell.study.execution, Speeds(), attempt=5) == 77
 
 
 def test_small_cells_ask_for_what_they_did(tiny_study, tmp_path, monkeypatch):
-    (first, *_) = estimated(tiny_study(), tmp_path, monkeypatch).cells
+    first, *_ = estimated(tiny_study(), tmp_path, monkeypatch).cells
     assert (first.mem_mb, first.minutes) == (4000, 60)
 
 
 def test_limits_grow_with_each_attempt_to_a_day(paper):
-    cell = next(cell for cell in paper.cells.values() if cell.model.name == "gpt2-355m" and cell.steps == 50_000)
+    cell = next(
+        cell
+        for cell in paper.cells.values()
+        if cell.model.name == "gpt2-355m" and cell.steps == 50_000
+    )
     execution = cell.study.execution
     limits = [train_minutes([cell], execution, Speeds(), attempt) for attempt in range(1, 8)]
     assert limits[0] > 1.9 * 60 * 6  # twice the 6.1 hours that the estimate gives
@@ -405,11 +470,19 @@ def test_limits_grow_with_each_attempt_to_a_day(paper):
 
 
 def test_memory_of_larger_models_is_larger(paper):
-    large = {cell.model.name: train_mem_mb(cell, cell.study.execution) for cell in paper.cells.values()}
+    large = {
+        cell.model.name: train_mem_mb(cell, cell.study.execution) for cell in paper.cells.values()
+    }
     assert sorted(large, key=large.__getitem__) == [
-        "gpt2-125m", "gpt2-355m", "gpt2-760m", "stablelm-1.3b", "stablelm-2.6b",
-    ]  # fmt: skip
-    assert large["stablelm-2.6b"] / 1.5 * 1e6 > 8 * 4 * 2.66e9 + 12 * 2.66e9  # the model in each process, a checkpoint
+        "gpt2-125m",
+        "gpt2-355m",
+        "gpt2-760m",
+        "stablelm-1.3b",
+        "stablelm-2.6b",
+    ]
+    assert (
+        large["stablelm-2.6b"] / 1.5 * 1e6 > 8 * 4 * 2.66e9 + 12 * 2.66e9
+    )  # the model in each process, a checkpoint
 
 
 # The budget.
@@ -441,7 +514,9 @@ def test_a_folder_has_one_budget(tiny_study, tmp_path):
         settings["grid"][0]["seeds"] = [gpus, 1, 2]
         (tmp_path / f"{name}.yaml").write_text(json.dumps(settings))
     both = {"study": "both", "studies": ["a", "b"]}
-    with pytest.raises(ValueError, match=r"budget\.gpus: a has 4, b has 8; a results folder has one"):
+    with pytest.raises(
+        ValueError, match=r"budget\.gpus: a has 4, b has 8; a results folder has one"
+    ):
         make_plan(parse_any_study(both), [tmp_path])
     plan = make_plan(parse_any_study({**both, "budget": {"gpus": 6}}), [tmp_path])
     assert plan.budget.gpus == 6
@@ -450,7 +525,10 @@ def test_a_folder_has_one_budget(tiny_study, tmp_path):
 
 
 def test_a_budget_is_part_of_no_cell_and_no_data(tiny_study):
-    plain, dear = (make_plan(parse_study(tiny_study(**more))) for more in ({}, {"budget": {**BUDGET, "mfu": 0.1}}))
+    plain, dear = (
+        make_plan(parse_study(tiny_study(**more)))
+        for more in ({}, {"budget": {**BUDGET, "mfu": 0.1}})
+    )
     assert list(plain.cells) == list(dear.cells)
     assert plain.data_ids == dear.data_ids
 
@@ -459,7 +537,8 @@ def test_a_budget_is_part_of_no_cell_and_no_data(tiny_study):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (89, "89 s"), (120, "2 min"), (5400, "1.5 h"), (818_406, "9.5 days")]
+    ("seconds", "text"),
+    [(0, "0 s"), (89, "89 s"), (120, "2 min"), (5400, "1.5 h"), (818_406, "9.5 days")],
 )
 def test_times(seconds, text):
     assert hours(seconds) == text
@@ -482,7 +561,14 @@ def test_sizes(n_bytes, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.0049, "0.0049"), (1.5, "1.50"), (977.7, "978"), (5755.5, "5,760"), (999.9, "1,000")],
+    [
+        (0, "0"),
+        (0.0049, "0.0049"),
+        (1.5, "1.50"),
+        (977.7, "978"),
+        (5755.5, "5,760"),
+        (999.9, "1,000"),
+    ],
 )
 def test_counts(value, text):
     assert count(value) == text
@@ -491,7 +577,9 @@ def test_counts(value, text):
 # A study that tunes.
 
 
-def test_candidates_cost_and_their_cells_come_after_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_cost_and_their_cells_come_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     plan = make_plan(load_any_study(CONFIGS / "tuned.yaml"))
     estimate = estimate_study(plan)
@@ -503,7 +591,10 @@ def test_candidates_cost_and_their_cells_come_after_them(tmp_path: Path, monkeyp
         ["600K", "9", "6.49e+11"],
         ["300K", "(tuning)", "18"],
     ]
-    longest = {tunes: max(cell.seconds for cell in estimate.cells if cell.tunes == tunes) for tunes in (True, False)}
+    longest = {
+        tunes: max(cell.seconds for cell in estimate.cells if cell.tunes == tunes)
+        for tunes in (True, False)
+    }
     assert estimate.longest[1] == pytest.approx(sum(longest.values()))
 
 

@@ -16,7 +16,8 @@ VOCAB_SIZE, TOKENS, WIDTH = 512, 16 * 128, 64
 
 
 class Traffic(TorchDispatchMode):
-    """Counts the bytes of the matrices that operations read and write, without products, attention and views."""
+    """Counts the bytes of the matrices that operations read and write, without products, attention
+    and views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +45,9 @@ def test_a_layer(monkeypatch):
     for n_layer in (1, 2):
         model = GPT2(VOCAB_SIZE, 128, n_layer, 2, WIDTH, 4 * WIDTH, True)
         model.init_weights(0, 0.02)
-        tokens = torch.randint(0, VOCAB_SIZE, (TOKENS // 128, 128), generator=torch.Generator().manual_seed(0))
+        tokens = torch.randint(
+            0, VOCAB_SIZE, (TOKENS // 128, 128), generator=torch.Generator().manual_seed(0)
+        )
         with Traffic() as traffic, torch.autocast("cpu", torch.bfloat16):
             hidden = model.hidden(tokens)
             hidden.backward(torch.ones_like(hidden))
@@ -60,6 +63,6 @@ def test_a_logit():
         by_log_softmax(logits, torch.zeros(TOKENS, 1, dtype=torch.int64))
     written = 2  # by the product before
     # An operation in place has its matrix twice, as argument and as result: read and written.
-    assert sum(traffic.bytes.values()) / logits.numel() + written == pytest.approx(speed._LOGIT[False], rel=0.2), (
-        traffic.bytes
-    )
+    assert sum(traffic.bytes.values()) / logits.numel() + written == pytest.approx(
+        speed._LOGIT[False], rel=0.2
+    ), traffic.bytes

@@ -40,24 +40,44 @@ def hub() -> Iterator[HubServer]:
     thread.join(timeout=10)
 
 
-def measure_on_hub(hub: HubServer, home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def measure_on_hub(
+    hub: HubServer, home: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, since the hub's library reads its address once."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
-    environment = kept | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"} | variables
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("HF_HUB_OFFLINE", "HF_TOKEN")
+    }
+    environment = (
+        kept
+        | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        | variables
+    )
     command = [sys.executable, "-m", "coupled_adam_bench", "measure", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 @pytest.mark.parametrize("shards", [True, False])
 def test_of_a_model_on_the_hub_only_the_needed_bytes_are_sent(saved, tmp_path, hub, shards):
     build("llama").save_pretrained(tmp_path / "model", max_shard_size="8KB" if shards else "1GB")
     files = {file.name: file.read_bytes() for file in (tmp_path / "model").iterdir()}
-    files |= {"tokenizer.json": (saved("llama") / "tokenizer.json").read_bytes(), "pytorch_model.bin": b"x" * 2000}
+    files |= {
+        "tokenizer.json": (saved("llama") / "tokenizer.json").read_bytes(),
+        "pytorch_model.bin": b"x" * 2000,
+    }
     hub.add("someone/llama", files, branch="v2")
     hub.add("someone/llama", {"config.json": b"{}"})
     out = tmp_path / "out.json"
-    done = measure_on_hub(hub, tmp_path / "home", "someone/llama@v2", "someone/nobody", "--json", str(out))
-    assert "error: someone/nobody: no folder of this name, and not to be had from the Hugging Face hub" in done.stderr
+    done = measure_on_hub(
+        hub, tmp_path / "home", "someone/llama@v2", "someone/nobody", "--json", str(out)
+    )
+    assert (
+        "error: someone/nobody: no folder of this name, and not to be had from the Hugging Face hub"
+        in done.stderr
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     (model,) = json.loads(out.read_text())["models"]
     found = {(row["task"], row["metric"]): row["value"] for row in model["results"]}
@@ -67,15 +87,27 @@ def test_of_a_model_on_the_hub_only_the_needed_bytes_are_sent(saved, tmp_path, h
     assert model["model"] == "someone/llama@v2"
     matrices = 2 * N_ROWS * 16 * 4
     headers = hub.n_ranged - matrices
-    assert 0 < headers < 5000 < sum(len(content) for name, content in files.items() if name.endswith(".safetensors"))
+    assert (
+        0
+        < headers
+        < 5000
+        < sum(len(content) for name, content in files.items() if name.endswith(".safetensors"))
+    )
     assert not [path for _, path, status in hub.log if path.endswith(".bin") and status == 200]
-    assert not [path for method, path, status in hub.log if "safetensors" in path and (method, status) == ("GET", 200)
-                and "resolve" in path and "index" not in path]  # fmt: skip
+    assert not [
+        path
+        for method, path, status in hub.log
+        if "safetensors" in path
+        and (method, status) == ("GET", 200)
+        and "resolve" in path
+        and "index" not in path
+    ]
 
 
 @pytest.mark.fault(
     "evaluation",
-    "The hub sends all of a file of weights where a part is asked for, or fewer bytes, or a tensor of another size.",
+    "The hub sends all of a file of weights where a part is asked for, or fewer bytes, or a tensor"
+    " of another size.",
     "The model is refused with a sentence, and others are measured.",
 )
 def test_a_hub_that_sends_other_bytes_of_weights(saved, tmp_path, hub):
@@ -86,10 +118,18 @@ def test_a_hub_that_sends_other_bytes_of_weights(saved, tmp_path, hub):
     hub.faults.append(Fault("org/whole/resolve/.*safetensors", times=100, content=whole))
     hub.faults.append(Fault("org/part/resolve/.*safetensors", times=100, content=whole[:5]))
     out = tmp_path / "out.json"
-    done = measure_on_hub(hub, tmp_path / "home", "org/whole", "org/part", "org/fine", "--json", str(out))
+    done = measure_on_hub(
+        hub, tmp_path / "home", "org/whole", "org/part", "org/fine", "--json", str(out)
+    )
     assert [model["model"] for model in json.loads(out.read_text())["models"]] == ["org/fine"]
-    assert re.search(r"error: org/whole@\w+/model\.safetensors: the hub sends [0-9,]+ bytes where 8 are", done.stderr)
-    assert re.search(r"error: org/part@\w+/model\.safetensors: the hub sends 5 bytes where 8 are asked", done.stderr)
+    assert re.search(
+        r"error: org/whole@\w+/model\.safetensors: the hub sends [0-9,]+ bytes where 8 are",
+        done.stderr,
+    )
+    assert re.search(
+        r"error: org/part@\w+/model\.safetensors: the hub sends 5 bytes where 8 are asked",
+        done.stderr,
+    )
     assert "Traceback" not in done.stderr
     # What is in the cache is measured without the hub, but its weights are not there.
     done = measure_on_hub(hub, tmp_path / "home", "org/fine", HF_HUB_OFFLINE="1")
@@ -107,7 +147,9 @@ def test_the_command(saved, pairs_file, tmp_path, capsys):
     assert [model["architecture"] for model in models] == ["GPT2LMHeadModel", "LlamaForCausalLM"]
     for model, text in zip(models, lines["embeddings isotropy"], strict=True):
         (value,) = (
-            row["value"] for row in model["results"] if (row["task"], row["metric"]) == ("embeddings", "isotropy")
+            row["value"]
+            for row in model["results"]
+            if (row["task"], row["metric"]) == ("embeddings", "isotropy")
         )
         assert f"{value:.4g}" == text
         assert "no counts of tokens; give --text" in " ".join(model["undefined"])
@@ -117,7 +159,9 @@ def test_the_command(saved, pairs_file, tmp_path, capsys):
     assert "--figure: " in capsys.readouterr().err
 
 
-def test_counts_and_the_list_of_the_generated_language_are_found_for_a_cell_trained_on_it(saved, pairs_file, tmp_path):
+def test_counts_and_the_list_of_the_generated_language_are_found_for_a_cell_trained_on_it(
+    saved, pairs_file, tmp_path
+):
     cell = shutil.copytree(saved("gpt2"), tmp_path / "results" / "runs" / "cell" / "model")
     assert "own" not in measured(cell).pairs
     write_sealed(cell.parent / "cell.json", {"id": "cell", "data_id": "words-01"})

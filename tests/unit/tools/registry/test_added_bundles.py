@@ -35,7 +35,9 @@ class Repository:
         return self.asked().stdout.split()
 
     def asked(self) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["bash", SCRIPT], cwd=self.folder, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            ["bash", SCRIPT], cwd=self.folder, capture_output=True, text=True, check=False
+        )
 
 
 @pytest.fixture
@@ -45,7 +47,9 @@ def repository(tmp_path: Path) -> Repository:
 
 def test_a_branch_adds_what_main_has_not(repository: Repository) -> None:
     repository.git("checkout", "-b", "branch")
-    assert repository.added() == ["registry/old"]  # HEAD is still that of main, whose last commit added it
+    assert repository.added() == [
+        "registry/old"
+    ]  # HEAD is still that of main, whose last commit added it
     repository.add("new")
     repository.git("mv", "registry/old", "registry/renamed")  # which git would call a rename
     repository.commit()
@@ -65,19 +69,25 @@ def test_main_adds_what_its_last_commit_does(repository: Repository) -> None:
 
 @pytest.mark.fault(
     "results",
-    "A clone is so shallow, or lacks the main branch, that git cannot say which bundles a branch adds.",
+    "A clone is so shallow, or lacks the main branch, that git cannot say which bundles a branch"
+    " adds.",
     "`make registry` fails with a sentence, and does not take them for none.",
 )
 def test_a_clone_that_cannot_tell_says_so(repository: Repository, tmp_path: Path) -> None:
     repository.add("new")
     clone = tmp_path / "shallow"
-    subprocess.run(["git", "clone", "--depth", "1", repository.folder.as_uri(), clone], check=True, capture_output=True)
+    subprocess.run(
+        ["git", "clone", "--depth", "1", repository.folder.as_uri(), clone],
+        check=True,
+        capture_output=True,
+    )
     shallow = Repository.__new__(Repository)
     shallow.folder = clone
     found = shallow.asked()
     assert (found.returncode, found.stdout) == (1, "")
     assert (
-        "Cannot tell which bundles this branch adds: this clone is shallow; run git fetch --unshallow" in found.stderr
+        "Cannot tell which bundles this branch adds: this clone is shallow; run git fetch"
+        " --unshallow" in found.stderr
     )
     repository.git("branch", "-m", "main", "trunk")
     found = repository.asked()
@@ -86,5 +96,7 @@ def test_a_clone_that_cannot_tell_says_so(repository: Repository, tmp_path: Path
 
 
 def test_without_a_repository_there_is_none(tmp_path: Path) -> None:
-    found = subprocess.run(["bash", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["bash", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (found.returncode, found.stdout) == (0, "")

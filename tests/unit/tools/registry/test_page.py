@@ -31,27 +31,51 @@ class Registry:
         self.tiny_study, self.folder = tiny_study, folder
         self.bundles: list[Checked | str] = []
 
-    def add(self, losses: Losses, tuned: Losses | None = None, seq_len: int = 16, **changes: Any) -> None:
+    def add(
+        self, losses: Losses, tuned: Losses | None = None, seq_len: int = 16, **changes: Any
+    ) -> None:
         """Hand in a study with these losses, and with others of optimizers that trials chose."""
-        grid = [_block(name, steps, values) for name, by_steps in losses.items() for steps, values in by_steps.items()]
+        grid = [
+            _block(name, steps, values)
+            for name, by_steps in losses.items()
+            for steps, values in by_steps.items()
+        ]
         for name, by_steps in (tuned or {}).items():
             tune = {"seeds": [9], "grids": {name: {"lr_factor": [0.5, 2.0]}}}
-            grid += [_block(name, steps, values) | {"tune": tune} for steps, values in by_steps.items()]
+            grid += [
+                _block(name, steps, values) | {"tune": tune} for steps, values in by_steps.items()
+            ]
         settings = self.tiny_study(grid=grid)
         settings["training"]["seq_len"] = seq_len
         plan = make_plan(parse_study(settings))
-        plan = plan.with_choices({name: tuning.candidates[1].settings for name, tuning in plan.tunings.items()})
+        plan = plan.with_choices(
+            {name: tuning.candidates[1].settings for name, tuning in plan.tunings.items()}
+        )
         given = [
-            value for of_all in (losses, tuned or {}) for by in of_all.values() for v in by.values() for value in v
+            value
+            for of_all in (losses, tuned or {})
+            for by in of_all.values()
+            for v in by.values()
+            for value in v
         ]
-        values = {cell: dict.fromkeys(METRICS, loss) for cell, loss in zip(plan.cells, given, strict=True)}
+        values = {
+            cell: dict.fromkeys(METRICS, loss) for cell, loss in zip(plan.cells, given, strict=True)
+        }
         cells = {cell: {"environment": {"device": "CPU (x86_64)"}} for cell in plan.cells}
         versions = dict.fromkeys(("data", "train", "test_loss", "embeddings", "downstream"), 1)
-        seen = {"sha256": "a", "cells": {}, "measured": {}, "at": "2026-01-02", "begun": ["x"], "n_cells": 3}
+        seen = {
+            "sha256": "a",
+            "cells": {},
+            "measured": {},
+            "at": "2026-01-02",
+            "begun": ["x"],
+            "n_cells": 3,
+        }
         manifest = {
-            "cells": list(cells.values()), "protocol": {"versions": versions},
+            "cells": list(cells.values()),
+            "protocol": {"versions": versions},
             "stated": {"sha256": "a", "seen": [seen]},
-        }  # fmt: skip
+        }
         said = {"submitter": "Ann", "notes": "<b>harmless</b> & short", "data": {}, "histories": {}}
         name = f"{len(self.bundles):064}"
         recorded = Recorded(plan, {}, manifest, cells, values, Path())
@@ -71,27 +95,38 @@ def _block(name: str, steps: int, values: list[float]) -> dict[str, Any]:
     kind, _, factor = name.partition("_f")
     seeds = list(range(1, len(values) + 1))
     optimizer = {"name": kind, "lr_factor": float(factor or 1)}
-    return {"models": ["nano"], "tokens": [{"steps": steps}], "optimizers": [optimizer], "seeds": seeds}
+    return {
+        "models": ["nano"],
+        "tokens": [{"steps": steps}],
+        "optimizers": [optimizer],
+        "seeds": seeds,
+    }
 
 
 @pytest.fixture
-def registry(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+def registry(
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Registry:
     made = Registry(tiny_study, tmp_path)
     monkeypatch.setattr(page, "checked_bundles", lambda _: made.bundles)
     return made
 
 
 def cells_of(page: str, label: str, tokens: int = 0) -> list[str]:
-    """Return the texts of an optimizer's line, the first or that with some number of places before it."""
+    """Return the texts of an optimizer's line, the first or that with some number of places before
+    it."""
     lines = [line for line in re.findall(r"<tr>.*?</tr>", page) if f">{label}</th>" in line]
     return re.findall(r"<td[^>]*>(.*?)</td>", lines[tokens])
 
 
 def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(registry: Registry) -> None:
     losses = {
-        "adamw": [3.00, 3.01, 3.02], "ember": [3.005, 3.015, 3.02], "coupled_adam": [4.0, 4.01, 4.02],
-        "adam_mini": [3.5], "sgd": [3.0, float("nan")],
-    }  # fmt: skip
+        "adamw": [3.00, 3.01, 3.02],
+        "ember": [3.005, 3.015, 3.02],
+        "coupled_adam": [4.0, 4.01, 4.02],
+        "adam_mini": [3.5],
+        "sgd": [3.0, float("nan")],
+    }
     registry.add({name: {60: values} for name, values in losses.items()})
     registry.add({"adamw": {60: [1.0, 1.1]}}, seq_len=8)
     text = registry.page()
@@ -106,7 +141,9 @@ def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(registry:
     assert len(re.findall(r'<section id="regime-', text)) == 2
     assert "&lt;b&gt;harmless&lt;/b&gt; &amp; short" in text
     assert "2 bundles with 14 cells" in text
-    said = "no: this text with these settings was first seen on 2026-01-02, when 1 of 3 runs had begun"
+    said = (
+        "no: this text with these settings was first seen on 2026-01-02, when 1 of 3 runs had begun"
+    )
     assert text.count(said) == 2
 
 
@@ -115,7 +152,9 @@ CURVE = {60: [4.0, 4.1], 120: [3.5, 3.6], 240: [3.2, 3.3]}
 
 def test_the_speedup_is_beside_the_strongest_adam_of_the_same_tokens(registry: Registry) -> None:
     weaker = {steps: [loss + 0.4 for loss in values] for steps, values in CURVE.items()}
-    registry.add({"adamw": CURVE, "adamw_f3": weaker, "ember": {120: [3.2, 3.3]}, "sgd": {120: [9.0, 9.1]}})
+    registry.add(
+        {"adamw": CURVE, "adamw_f3": weaker, "ember": {120: [3.2, 3.3]}, "sgd": {120: [9.0, 9.1]}}
+    )
     registry.add({"adamw_f9": {480: [3.1, 3.2], 960: [3.0, 3.1]}})  # more tokens make no reference
     text = registry.page()
     assert cells_of(text, "Ember")[2] == "2.00 [2.00, -] of Adam"
@@ -127,7 +166,9 @@ def test_the_speedup_is_beside_the_strongest_adam_of_the_same_tokens(registry: R
     assert "beside Adam; the reference needs less than its fewest tokens, " in text
 
 
-@pytest.mark.parametrize(("tuned_gain", "own", "own_tuned"), [(0.5, "-", "1.00"), (-0.5, "1.00", "-")])
+@pytest.mark.parametrize(
+    ("tuned_gain", "own", "own_tuned"), [(0.5, "-", "1.00"), (-0.5, "1.00", "-")]
+)
 def test_what_is_tuned_stands_beside_what_is_tuned(
     registry: Registry, tuned_gain: float, own: str, own_tuned: str
 ) -> None:
@@ -151,11 +192,22 @@ def test_what_is_refused_is_not_shown(registry: Registry) -> None:
 
 
 def test_the_croissant_of_the_demo_describes_the_files_of_its_manifest() -> None:
-    described, (data,) = read_json(DEMO / "croissant.json"), read_json(DEMO / "manifest.json")["data"]
+    described, (data,) = (
+        read_json(DEMO / "croissant.json"),
+        read_json(DEMO / "manifest.json")["data"],
+    )
     assert described["name"] == data["id"]
-    files = {each["contentUrl"]: (each["contentSize"], each["sha256"]) for each in described["distribution"]}
-    assert files == {name: (f"{file['bytes']} B", file["sha256"]) for name, file in data["meta"]["files"].items()}
-    assert all(f"{split['n_tokens']:,}" in described["description"] for split in data["meta"]["splits"].values())
+    files = {
+        each["contentUrl"]: (each["contentSize"], each["sha256"])
+        for each in described["distribution"]
+    }
+    assert files == {
+        name: (f"{file['bytes']} B", file["sha256"]) for name, file in data["meta"]["files"].items()
+    }
+    assert all(
+        f"{split['n_tokens']:,}" in described["description"]
+        for split in data["meta"]["splits"].values()
+    )
     assert str(data["meta"]["source"]) in described["description"]
 
 
@@ -163,6 +215,10 @@ def test_zenodo_and_citation_agree() -> None:
     zenodo = read_json(ROOT / ".zenodo.json")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (zenodo["title"], zenodo["version"], zenodo["license"]) == (
-        citation["title"], citation["version"], citation["license"],
-    )  # fmt: skip
-    assert [each["name"] for each in zenodo["creators"]] == [each["name"] for each in citation["authors"]]
+        citation["title"],
+        citation["version"],
+        citation["license"],
+    )
+    assert [each["name"] for each in zenodo["creators"]] == [
+        each["name"] for each in citation["authors"]
+    ]

@@ -60,7 +60,8 @@ def run_study(settings: dict[str, Any]) -> None:
 
 
 def report(results: Path | None = None) -> None:
-    """Write what the command of this name does, but figures and page, which a bundle does not have."""
+    """Write what the command of this name does, but figures and page, which a bundle does not
+    have."""
     plan, places = load_plan(Path(PLAN[1])), Places(ROOT / "templates", STUDY, results=results)
     material = material_of(plan, places)
     for statistic in statistics_of(plan):
@@ -72,9 +73,16 @@ def report(results: Path | None = None) -> None:
 
 def settings_of(tiny_study: Any, **changes: Any) -> dict[str, Any]:
     grid = tiny_study()["grid"][0] | {"tokens": [{"steps": 12}], "seeds": [1, 2], "table": "mine"}
-    evaluation = {"word_similarity": "synthetic", "downstream": None}  # to load lm-eval takes longer than all else
-    tables = {"mine": {"title": "Mine", "columns": ["loss", "isotropy"], "comparison": "each_other"}}
-    return tiny_study(grid=[grid | changes], tables=tables, evaluation=evaluation, stated="stated.yaml")
+    evaluation = {
+        "word_similarity": "synthetic",
+        "downstream": None,
+    }  # to load lm-eval takes longer than all else
+    tables = {
+        "mine": {"title": "Mine", "columns": ["loss", "isotropy"], "comparison": "each_other"}
+    }
+    return tiny_study(
+        grid=[grid | changes], tables=tables, evaluation=evaluation, stated="stated.yaml"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +126,8 @@ def sum_of(contents: bytes) -> str:
 
 
 def edit_manifest(bundle: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
-    """Change the manifest of a bundle, and the studies beside it so that they follow, and seal it."""
+    """Change the manifest of a bundle, and the studies beside it so that they follow, and seal
+    it."""
 
     def edited(text: str) -> str:
         manifest = json.loads(text)
@@ -128,7 +137,9 @@ def edit_manifest(bundle: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
     change(bundle, "manifest.json", edited)
     manifest = json.loads(gzip.decompress((bundle / "manifest.json.gz").read_bytes()))
     for study in manifest["studies"]:
-        (bundle / f"{study['study']}.yaml").write_text(yaml.safe_dump(study, sort_keys=False, width=100))
+        (bundle / f"{study['study']}.yaml").write_text(
+            yaml.safe_dump(study, sort_keys=False, width=100)
+        )
     return reseal(bundle)
 
 
@@ -136,7 +147,9 @@ def change(bundle: Path, name: str, edit: Callable[[str], str]) -> None:
     """Change the text of a file of a bundle, which may be packed."""
     packed = bundle / f"{name}.gz"
     if packed.is_file():
-        packed.write_bytes(gzip.compress(edit(gzip.decompress(packed.read_bytes()).decode()).encode()))
+        packed.write_bytes(
+            gzip.compress(edit(gzip.decompress(packed.read_bytes()).decode()).encode())
+        )
     else:
         (bundle / name).write_text(edit((bundle / name).read_text()))
 
@@ -150,22 +163,38 @@ def refused(capsys: pytest.CaptureFixture[str], *bundles: Path, **options: Any) 
 
 def test_a_bundle_is_small_and_says_what_it_is(bundle: Path) -> None:
     values = read_json(bundle / BUNDLE)
-    assert (values["submitter"], values["notes"], values["reproduces"]) == ("Somebody", "a test", None)
+    assert (values["submitter"], values["notes"], values["reproduces"]) == (
+        "Somebody",
+        "a test",
+        None,
+    )
     plan = load_plan(Path(PLAN[1]))
     assert set(values["histories"]) == set(plan.cells)
     assert values["data"] == {plan.data_ids[0]: {}}  # the generated language comes from no file
     assert sum(path.stat().st_size for path in bundle.iterdir()) < 60_000
     assert set(read_files(bundle)) == {
-        BUNDLE, "tiny.yaml", "manifest.json.gz", "results.csv.gz", "tests.csv", "stated.csv", "stated.yaml",
-    }  # fmt: skip
+        BUNDLE,
+        "tiny.yaml",
+        "manifest.json.gz",
+        "results.csv.gz",
+        "tests.csv",
+        "stated.csv",
+        "stated.yaml",
+    }
     lines = subprocess.run(
         "find . -type f -printf '%P\\n' | LC_ALL=C sort | xargs sha256sum | sha256sum",
-        shell=True, cwd=bundle, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        shell=True,
+        cwd=bundle,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert lines.split()[0] == bundle.name
 
 
-def test_a_whole_bundle_passes_and_its_cells_come_out_again(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_whole_bundle_passes_and_its_cells_come_out_again(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree("results")  # as on another machine
     assert checked() == 0
     assert capsys.readouterr().out == f"{bundle.name}: recomputed\n"
@@ -203,7 +232,9 @@ def test_a_changed_description_is_refused(bundle: Path, capsys: pytest.CaptureFi
 def forge(text: str, by: float = 0.5) -> str:
     """Make the loss of one cell smaller."""
     lines = text.splitlines(keepends=True)
-    place = next(number for number, line in enumerate(lines) if ",coupled_adam,1,test,loss," in line)
+    place = next(
+        number for number, line in enumerate(lines) if ",coupled_adam,1,test,loss," in line
+    )
     value = lines[place].split(",")[7]
     lines[place] = lines[place].replace(value, repr(float(value) - by))
     return "".join(lines)
@@ -223,11 +254,19 @@ def test_a_forged_number_is_refused_however_far_it_was_carried(
     change(bundle, "manifest.json", lambda text: json.dumps(manifest))
     bundle = reseal(bundle)
     said = refused(capsys)
-    assert 'stated.csv: DataFrame.iloc[:, 12] (column name="difference") are different: At positional index 0' in said
-    assert "which follows from the study and its results; run `report` on the unchanged results" in said
+    assert (
+        'stated.csv: DataFrame.iloc[:, 12] (column name="difference") are different: At positional'
+        " index 0" in said
+    )
+    assert (
+        "which follows from the study and its results; run `report` on the unchanged results"
+        in said
+    )
 
 
-@pytest.mark.parametrize(("factor", "same"), [(1 + 4e-16, True), (1 - 1e-14, True), (1 + 1e-9, False)])
+@pytest.mark.parametrize(
+    ("factor", "same"), [(1 + 4e-16, True), (1 - 1e-14, True), (1 + 1e-9, False)]
+)
 def test_a_statistic_may_be_off_by_the_rounding_of_another_processor(
     bundle: Path, capsys: pytest.CaptureFixture[str], factor: float, same: bool
 ) -> None:
@@ -240,7 +279,10 @@ def test_a_statistic_may_be_off_by_the_rounding_of_another_processor(
     if same:
         assert checked() == 0
     else:
-        assert 'stated.csv: DataFrame.iloc[:, 12] (column name="difference") are different: ' in refused(capsys)
+        assert (
+            'stated.csv: DataFrame.iloc[:, 12] (column name="difference") are different: '
+            in refused(capsys)
+        )
 
 
 def test_a_statistic_may_lack_no_line(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,7 +298,9 @@ def test_a_number_that_was_forged_before_the_report_does_not_come_out_again(
     results = STUDY / "results.csv"
     results.write_text(forge(results.read_text()))
     report(results)
-    forged = write_bundle(STUDY, REGISTRY, "Somebody", "all sums, tests and tables are those of the forged number")
+    forged = write_bundle(
+        STUDY, REGISTRY, "Somebody", "all sums, tests and tables are those of the forged number"
+    )
     assert checked() == 0  # nothing contradicts it but the training
     said = refused(capsys, forged, again=4)
     assert "results.csv: value: not what training again gives; run the study anew" in said
@@ -276,35 +320,54 @@ def test_a_dropped_seed_is_refused(bundle: Path, capsys: pytest.CaptureFixture[s
     write_json(STUDY / "manifest.json", manifest)
     with pytest.raises(
         ValueError,
-        match=r"results\.csv: no embeddings effective_rank of nano_.*_coupled_adam_s2_.*; no seed or number may be",
+        match=(
+            r"results\.csv: no embeddings effective_rank of nano_.*_coupled_adam_s2_.*; no seed or"
+            r" number may be"
+        ),
     ):
         write_bundle(STUDY, REGISTRY, "Somebody", "a seed less")
-    manifest["cells"] = [cell for cell in manifest["cells"] if "_coupled_adam_s2_" not in cell["cell"]]
+    manifest["cells"] = [
+        cell for cell in manifest["cells"] if "_coupled_adam_s2_" not in cell["cell"]
+    ]
     write_json(STUDY / "manifest.json", manifest)
     with pytest.raises(
         ValueError,
-        match=r"cells of manifest\.json: nano_.*_coupled_adam_s2_.* is missing, allowed are .*may be left out",
+        match=(
+            r"cells of manifest\.json: nano_.*_coupled_adam_s2_.* is missing, allowed are .*may be"
+            r" left out"
+        ),
     ):
         write_bundle(STUDY, REGISTRY, "Somebody", "a seed less")
     assert not list(REGISTRY.iterdir())  # nothing is left behind
 
 
-def test_a_grid_that_was_widened_after_the_results_is_refused(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_grid_that_was_widened_after_the_results_is_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wider = yaml.safe_load((bundle / "tiny.yaml").read_text())
     wider["grid"][0]["seeds"] = [1, 2, 3]
     change(bundle, "tiny.yaml", lambda text: yaml.safe_dump(wider))
     bundle = reseal(bundle)
-    assert "tiny.yaml: not that of manifest.json, of which the cells are; put it back" in refused(capsys)
-    edit_manifest(bundle, lambda manifest: manifest["studies"][0]["grid"][0].update(seeds=[1, 2, 3]))
+    assert "tiny.yaml: not that of manifest.json, of which the cells are; put it back" in refused(
+        capsys
+    )
+    edit_manifest(
+        bundle, lambda manifest: manifest["studies"][0]["grid"][0].update(seeds=[1, 2, 3])
+    )
     assert "_s3_" in (said := refused(capsys))
-    assert "to which tiny.yaml expands, is missing, allowed are completed and diverged; no seed, size or" in said
+    assert (
+        "to which tiny.yaml expands, is missing, allowed are completed and diverged; no seed,"
+        " size or" in said
+    )
 
 
 def test_a_run_that_did_not_end_is_no_result(bundle: Path) -> None:
     manifest = read_json(STUDY / "manifest.json")
     manifest["cells"][0] |= {"status": "not trained", "reason": "no run.json"}
     write_json(STUDY / "manifest.json", manifest)
-    with pytest.raises(ValueError, match=r"expands, is not trained, allowed are completed and diverged"):
+    with pytest.raises(
+        ValueError, match=r"expands, is not trained, allowed are completed and diverged"
+    ):
         write_bundle(STUDY, REGISTRY, "Somebody", "unfinished")
 
 
@@ -314,12 +377,16 @@ def test_another_stated_plan_than_that_of_the_study_is_refused(
     change(
         bundle,
         "stated.yaml",
-        lambda text: text.replace("better: coupled_adam, than: adamw", "better: adamw, than: coupled_adam"),
+        lambda text: text.replace(
+            "better: coupled_adam, than: adamw", "better: adamw, than: coupled_adam"
+        ),
     )
     reseal(bundle)
     assert "stated.yaml: not the stated plan of the study; put back " in refused(capsys)
     Path("stated.yaml").unlink()
-    with pytest.raises(ValueError, match=r"stated\.yaml: not what the study ran with; put that back"):
+    with pytest.raises(
+        ValueError, match=r"stated\.yaml: not what the study ran with; put that back"
+    ):
         write_bundle(STUDY, REGISTRY, "Somebody", "without its plan")
 
 
@@ -329,13 +396,16 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         "this id does not follow from these files and from the settings `data` of tiny",
     ),
     "the seed of the text": (
-        lambda study: study["data"]["source"].update(seed=7), "this id does not follow from these files"
+        lambda study: study["data"]["source"].update(seed=7),
+        "this id does not follow from these files",
     ),
     "the split": (
-        lambda study: study["data"]["split"].update(test_fraction=0.2), "this id does not follow from these files"
+        lambda study: study["data"]["split"].update(test_fraction=0.2),
+        "this id does not follow from these files",
     ),
     "a grid that is too large": (
-        lambda study: study["grid"][0].update(seeds=list(range(30_000))), "60,000 cells and candidates, allowed 20,000"
+        lambda study: study["grid"][0].update(seeds=list(range(30_000))),
+        "60,000 cells and candidates, allowed 20,000",
     ),
     "the key of a built-in optimizer": (
         lambda study: study["grid"][0]["optimizers"].append(
@@ -343,17 +413,21 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         ),
         "key: 'adamw' is a name of the built-in optimizer adamw",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.fault(
     "results",
-    "A bundle of another's results has settings that its cells were not trained with, and all its sums are right.",
+    "A bundle of another's results has settings that its cells were not trained with, and all its"
+    " sums are right.",
     "`registry check` refuses it and names the field.",
 )
 @pytest.mark.parametrize(("edit", "message"), FORGED.values(), ids=FORGED)
 def test_settings_follow_from_the_ids(
-    bundle: Path, capsys: pytest.CaptureFixture[str], edit: Callable[[dict[str, Any]], Any], message: str
+    bundle: Path,
+    capsys: pytest.CaptureFixture[str],
+    edit: Callable[[dict[str, Any]], Any],
+    message: str,
 ) -> None:
     edit_manifest(bundle, lambda manifest: edit(manifest["studies"][0]))
     assert message in refused(capsys)
@@ -361,7 +435,8 @@ def test_settings_follow_from_the_ids(
 
 @pytest.mark.fault(
     "results",
-    "A bundle has links, pipes, files that its form does not name, or a file that unpacks to more than 50 MB.",
+    "A bundle has links, pipes, files that its form does not name, or a file that unpacks to more"
+    " than 50 MB.",
     "`registry check` refuses it before it opens them, and goes on with the other bundles.",
 )
 @pytest.mark.parametrize(
@@ -370,15 +445,32 @@ def test_settings_follow_from_the_ids(
         (lambda bundle: (bundle / "code").symlink_to("/"), "/code: a link, a pipe or a device"),
         (lambda bundle: (bundle / "x").symlink_to("tests.csv"), "/x: a link, a pipe or a device"),
         (lambda bundle: os.mkfifo(bundle / "x"), "/x: a link, a pipe or a device"),
-        (lambda bundle: (bundle / "gmpy2.py").write_text(""), "/gmpy2.py: is no file of this bundle; remove it"),
-        (lambda bundle: (bundle / "tiny.yaml").unlink(), "/tiny.yaml: is missing; make the bundle again"),
         (
-            lambda bundle: (bundle / "results.csv.gz").write_bytes(gzip.compress(bytes(60_000_000))),
+            lambda bundle: (bundle / "gmpy2.py").write_text(""),
+            "/gmpy2.py: is no file of this bundle; remove it",
+        ),
+        (
+            lambda bundle: (bundle / "tiny.yaml").unlink(),
+            "/tiny.yaml: is missing; make the bundle again",
+        ),
+        (
+            lambda bundle: (bundle / "results.csv.gz").write_bytes(
+                gzip.compress(bytes(60_000_000))
+            ),
             "/results.csv.gz: unpacks to more than 50,000,000 bytes",
         ),
-        (lambda bundle: (bundle / "results.csv.gz").write_bytes(b"x"), "/results.csv.gz: no whole gzip file"),
-        (lambda bundle: (bundle / "manifest.json.gz").write_bytes(gzip.compress(b"[1]")), "cannot be read (TypeError("),
-        (lambda bundle: (bundle / BUNDLE).write_bytes(b"[" * 100_000), "cannot be read (RecursionError("),
+        (
+            lambda bundle: (bundle / "results.csv.gz").write_bytes(b"x"),
+            "/results.csv.gz: no whole gzip file",
+        ),
+        (
+            lambda bundle: (bundle / "manifest.json.gz").write_bytes(gzip.compress(b"[1]")),
+            "cannot be read (TypeError(",
+        ),
+        (
+            lambda bundle: (bundle / BUNDLE).write_bytes(b"[" * 100_000),
+            "cannot be read (RecursionError(",
+        ),
     ],
 )
 def test_what_no_bundle_has_is_refused_one_bundle_at_a_time(
@@ -395,13 +487,17 @@ def test_what_no_bundle_has_is_refused_one_bundle_at_a_time(
     assert said.count("\n") == 2
 
 
-def test_a_bundle_that_is_a_link_is_refused(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_that_is_a_link_is_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.move(bundle, "elsewhere")
     bundle.symlink_to(Path("elsewhere").absolute())
     assert f"{bundle}: no folder, or a link to one" in refused(capsys)
 
 
-def test_a_stated_plan_that_grows_when_it_is_read_is_refused(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stated_plan_that_grows_when_it_is_read_is_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = "a: &a [x, x]\nb: [*a, *a]\n"
     (bundle / "stated.yaml").write_text(text)
     edit_manifest(bundle, lambda manifest: manifest["stated"].update(sha256=sum_of(text.encode())))
@@ -410,21 +506,43 @@ def test_a_stated_plan_that_grows_when_it_is_read_is_refused(bundle: Path, capsy
 
 VALUES = {
     "a loss below 0": ("loss", lambda _: "-0.5", {}, "test loss of nano_.* cannot be -0.5"),
-    "an isotropy above 1": ("isotropy", lambda _: "1.5", {}, "embeddings isotropy of nano_.* cannot be 1.5"),
-    "a bad seed without its loss": ("loss", lambda _: "NaN", {}, "which is completed, cannot be nan"),
+    "an isotropy above 1": (
+        "isotropy",
+        lambda _: "1.5",
+        {},
+        "embeddings isotropy of nano_.* cannot be 1.5",
+    ),
+    "a bad seed without its loss": (
+        "loss",
+        lambda _: "NaN",
+        {},
+        "which is completed, cannot be nan",
+    ),
     "a bad seed that diverged": (
-        "loss", lambda _: "NaN", {"status": "diverged"}, "status diverged, but it has a model of step 12 of 12",
+        "loss",
+        lambda _: "NaN",
+        {"status": "diverged"},
+        "status diverged, but it has a model of step 12 of 12",
     ),
     "one that diverged with numbers": (
-        "loss", str, {"status": "diverged", "model_sha256": None}, "which is diverged, cannot be ",
+        "loss",
+        str,
+        {"status": "diverged", "model_sha256": None},
+        "which is diverged, cannot be ",
     ),
-    "one that was not trained to its end": ("loss", str, {"step": 6}, "but it has a model of step 6 of 12"),
-}  # fmt: skip
+    "one that was not trained to its end": (
+        "loss",
+        str,
+        {"step": 6},
+        "but it has a model of step 6 of 12",
+    ),
+}
 
 
 @pytest.mark.fault(
     "results",
-    "A bundle has values that its metric cannot have, or a bad seed of it lost its loss or is called diverged.",
+    "A bundle has values that its metric cannot have, or a bad seed of it lost its loss or is"
+    " called diverged.",
     "`registry check` refuses it and names the cell.",
 )
 @pytest.mark.parametrize(("metric", "value", "record", "message"), VALUES.values(), ids=VALUES)
@@ -434,7 +552,9 @@ def test_values_are_those_that_a_run_can_have(
     shutil.rmtree(bundle)
     results, manifest = STUDY / "results.csv", read_json(STUDY / "manifest.json")
     lines = results.read_text().splitlines(keepends=True)
-    place = next(n for n, line in enumerate(lines) if ",coupled_adam,1," in line and f",{metric}," in line)
+    place = next(
+        n for n, line in enumerate(lines) if ",coupled_adam,1," in line and f",{metric}," in line
+    )
     fields = lines[place].split(",")
     lines[place] = ",".join([*fields[:7], value(fields[7]), *fields[8:]])
     results.write_text("".join(lines))
@@ -446,8 +566,11 @@ def test_values_are_those_that_a_run_can_have(
         write_bundle(STUDY, REGISTRY, "Somebody", "forged")
 
 
-def repeat(submitter: str, original: str | None, loss: float = 0.0, histories: str = "ab" * 32) -> Path:
-    """Hand the study in as somebody who trained it again, with another loss of one cell and other histories."""
+def repeat(
+    submitter: str, original: str | None, loss: float = 0.0, histories: str = "ab" * 32
+) -> Path:
+    """Hand the study in as somebody who trained it again, with another loss of one cell and other
+    histories."""
     results = STUDY / "results.csv"
     before = results.read_text()
     if loss:
@@ -457,7 +580,8 @@ def repeat(submitter: str, original: str | None, loss: float = 0.0, histories: s
     for run in values:
         history = run | {"history_sha256": histories}
         write_sealed(
-            Path("results/runs") / run["cell"] / "run.json", {k: v for k, v in history.items() if k != "sha256"}
+            Path("results/runs") / run["cell"] / "run.json",
+            {k: v for k, v in history.items() if k != "sha256"},
         )
     try:
         return write_bundle(STUDY, REGISTRY, submitter, "again", original)
@@ -477,15 +601,23 @@ def marks_of(label: str) -> str:
 
 
 def test_a_copy_is_nobodys_witness(bundle: Path) -> None:
-    with pytest.raises(ValueError, match=r"reproduces: nano_.* has the history of .*: this is a copy, train it again"):
+    with pytest.raises(
+        ValueError,
+        match=r"reproduces: nano_.* has the history of .*: this is a copy, train it again",
+    ):
         write_bundle(STUDY, REGISTRY, "Another", "a copy", bundle.name)
-    with pytest.raises(ValueError, match=r"reproduces: registry/0{64} is no bundle; name one that is in the registry"):
+    with pytest.raises(
+        ValueError,
+        match=r"reproduces: registry/0{64} is no bundle; name one that is in the registry",
+    ):
         write_bundle(STUDY, REGISTRY, "Another", "of nothing", "0" * 64)
 
 
 def test_others_runs_of_the_same_cells_are_a_mark(bundle: Path) -> None:
     same = repeat("Another", bundle.name)
-    repeat("Somebody", bundle.name, histories="cd" * 32)  # who repeats their own results is no other witness
+    repeat(
+        "Somebody", bundle.name, histories="cd" * 32
+    )  # who repeats their own results is no other witness
     line = marks_of("Coupled Adam")
     assert f'run again by Another (<a href="registry/{same.name}/bundle.json">' in line
     assert "by Somebody" not in line
@@ -495,13 +627,17 @@ def test_others_runs_of_the_same_cells_are_a_mark(bundle: Path) -> None:
 @pytest.mark.fault(
     "results",
     "A second bundle with the same cells and better numbers has a name that sorts first.",
-    "The page has no numbers in that row, or those that somebody ran again, and shows the others beside them.",
+    "The page has no numbers in that row, or those that somebody ran again, and shows the others"
+    " beside them.",
 )
 def test_a_disagreement_is_shown_and_not_decided_by_a_name(bundle: Path) -> None:
     better = repeat("Forger", None, loss=1.0)
     line = marks_of("Coupled Adam")
     assert re.findall(r"<td[^>]*>(-)</td>", line)[:2] == ["-", "-"]  # neither rank nor loss
-    assert line.count("loss ") == 2 == line.count("isotropy 0.") and f"{better.name[:10]}</code></a></span>" in line
+    assert (
+        line.count("loss ") == 2 == line.count("isotropy 0.")
+        and f"{better.name[:10]}</code></a></span>" in line
+    )
     repeat("Another", bundle.name, histories="cd" * 32)
     line = marks_of("Coupled Adam")
     assert "run again by Another" in line
@@ -515,7 +651,8 @@ def test_results_of_other_mathematics_are_refused_and_not_shown(
     edit_manifest(bundle, lambda manifest: manifest["protocol"]["versions"].update(statistics=1))
     said = refused(capsys)
     assert (
-        "versions of manifest.json: statistics have other versions here, so it cannot be recomputed; revision" in said
+        "versions of manifest.json: statistics have other versions here, so it cannot be"
+        " recomputed; revision" in said
     )
     assert main(["registry", "page", "--out", "page.html", *TEMPLATES]) == 1
     assert capsys.readouterr().out.startswith("LEFT OUT: registry/")
@@ -530,7 +667,10 @@ def tuned_bundle() -> Path:
 
 
 def test_a_choice_follows_from_the_losses_of_its_trial(
-    tuned_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tuned_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bundle = REGISTRY / tuned_bundle.name
@@ -541,7 +681,8 @@ def test_a_choice_follows_from_the_losses_of_its_trial(
     change(bundle, "tuning.csv", lambda text: text.replace(loss, repr(float(loss) + 1)))
     bundle = reseal(bundle)
     assert re.search(
-        r"by these losses candidate \d is chosen, but the cells have the settings of candidate", refused(capsys)
+        r"by these losses candidate \d is chosen, but the cells have the settings of candidate",
+        refused(capsys),
     )
     change(bundle, "tuning.csv", lambda text: text.replace(repr(float(loss) + 1), "NaN"))
     bundle = reseal(bundle)
@@ -566,10 +707,17 @@ class Mine(SGD):
 
 @pytest.fixture
 def own_bundle(tmp_path: Path, tiny_study: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The bundle of a study with an own optimizer, whose module leaves a file where it is imported."""
+    """The bundle of a study with an own optimizer, whose module leaves a file where it is
+    imported."""
     monkeypatch.chdir(tmp_path)
     Path("own_for_registry.py").write_text(OWN)
-    own = {"name": "custom", "path": "own_for_registry.Mine", "key": "mine", "label": "Mine", "lr_factor": 5.0}
+    own = {
+        "name": "custom",
+        "path": "own_for_registry.Mine",
+        "key": "mine",
+        "label": "Mine",
+        "lr_factor": 5.0,
+    }
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
         run_study(settings_of(tiny_study, optimizers=["adamw", own]) | {"stated": None})
@@ -584,7 +732,8 @@ def own_bundle(tmp_path: Path, tiny_study: Any, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.fault(
     "results",
     "A bundle brings code.",
-    "`registry check` imports none of it; with `--again` the modules of drawn cells alone, from a new folder.",
+    "`registry check` imports none of it; with `--again` the modules of drawn cells alone, from a"
+    " new folder.",
 )
 def test_code_of_a_bundle_is_imported_only_to_train_again(
     own_bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -616,20 +765,30 @@ def test_no_module_of_a_bundle_takes_the_place_of_another(
     own_bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        check_module, "packages_distributions", lambda: {"own_for_registry": ["a package of that name"]}
+        check_module,
+        "packages_distributions",
+        lambda: {"own_for_registry": ["a package of that name"]},
     )
-    assert "code of manifest.json: own_for_registry is the name of a module here; rename it" in refused(capsys)
+    assert (
+        "code of manifest.json: own_for_registry is the name of a module here; rename it"
+        in refused(capsys)
+    )
 
 
 def test_a_package_is_put_where_it_is_imported_from(tmp_path: Path) -> None:
     modules = ["mine", "mine.sub", "alone"]
     opened = form.Opened(tmp_path, {form.code_file(name): name.encode() for name in modules}, None)  # type: ignore[arg-type]
     _place_code(opened, modules, tmp_path / "code")
-    found = {path.relative_to(tmp_path / "code").as_posix(): path.read_text() for path in tmp_path.rglob("*.py")}
+    found = {
+        path.relative_to(tmp_path / "code").as_posix(): path.read_text()
+        for path in tmp_path.rglob("*.py")
+    }
     assert found == {"mine/__init__.py": "mine", "mine/sub.py": "mine.sub", "alone.py": "alone"}
 
 
-def test_who_hands_in_and_a_few_words_are_needed(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_hands_in_and_a_few_words_are_needed(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(bundle)
     with pytest.raises(SystemExit, match="2"):
         main(["bundle", str(STUDY), "--submitter", "Somebody"])

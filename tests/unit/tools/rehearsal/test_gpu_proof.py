@@ -38,7 +38,9 @@ def rows_of(part, name, common, folder):
         return [row.to_json() for row in check(at)]
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # torch's own
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # torch's own
 @pytest.mark.parametrize(("part", "name"), IN_THIS_PROCESS)
 def test_checks_run_at_a_tiny_size(part, name, common, tmp_path):
     rows = rows_of(part, name, common, tmp_path)
@@ -60,12 +62,15 @@ def test_the_real_command_takes_the_plan_of_a_check(common, tmp_path):
 
 
 def rehearse(proof, part, out, *only):
-    """Run the checks of a part as the command does, each in a process of its own, and return what came of them."""
+    """Run the checks of a part as the command does, each in a process of its own, and return what
+    came of them."""
     words = ["--part", part, "--out", str(out), "--rehearse", *(["--only", *only] if only else [])]
     done = subprocess.run([*proof.COMMAND, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + (out / f"{part}.log").read_text()
     report = json.loads((out / f"{part}.json").read_text())
-    assert {each["verdict"] for each in report["checks"].values()} == {"passed" if part == "right" else "rehearsed"}
+    assert {each["verdict"] for each in report["checks"].values()} == {
+        "passed" if part == "right" else "rehearsed"
+    }
     assert (out / f"{part}.md").read_text() in done.stdout
     return report["checks"]
 
@@ -117,7 +122,9 @@ def is_alive(pid):
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_check_that_hangs_fails_or_breaks_leaves_the_others_and_its_rows(proof, tmp_path, monkeypatch):
+def test_a_check_that_hangs_fails_or_breaks_leaves_the_others_and_its_rows(
+    proof, tmp_path, monkeypatch
+):
     stub = tmp_path / "stub.py"
     stub.write_text(STUB)
     monkeypatch.setattr(proof, "COMMAND", [sys.executable, str(stub)])
@@ -160,7 +167,9 @@ def test_kernels_are_told_apart_by_name_and_range():
         "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNN": "products",
         "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu>(Params)": "products",
         "void cublasLt::splitKreduce_kernel<32, 16, int, float>(cublasSplitKParams)": "products",
-        "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd>(params)": "attention",
+        "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd>(params)": (
+            "attention"
+        ),
         "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_6": "attention",
         "triton_per_fused_add_native_layer_norm_2": "layers",
         "triton_poi_fused__to_copy_gelu_5": "layers",
@@ -171,8 +180,14 @@ def test_kernels_are_told_apart_by_name_and_range():
     assert {part: round(1e6 * seconds / 2) for part, seconds in found.items()} == {
         part: list(names.values()).count(part) for part in found
     }
-    elementwise = "void at::native::vectorized_elementwise_kernel<4, at::native::exp_kernel_cuda>(int)"
+    elementwise = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::exp_kernel_cuda>(int)"
+    )
     kernels = [fast.Event(elementwise, start, start + 1) for start in (0.0, 10.0, 20.0)]
     kernels.append(fast.Event("nvjet_tst_head", 12.0, 13.0))
-    found = fast.by_part(kernels, [fast.Event("logits", 9.0, 14.0), fast.Event("weights", 19.0, 22.0)])
-    assert found == pytest.approx({"products": 1e-6, "attention": 0, "logits": 1e-6, "layers": 1e-6, "weights": 1e-6})
+    found = fast.by_part(
+        kernels, [fast.Event("logits", 9.0, 14.0), fast.Event("weights", 19.0, 22.0)]
+    )
+    assert found == pytest.approx(
+        {"products": 1e-6, "attention": 0, "logits": 1e-6, "layers": 1e-6, "weights": 1e-6}
+    )

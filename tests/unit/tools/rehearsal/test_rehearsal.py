@@ -1,4 +1,5 @@
-"""Rehearsals: shipped studies are clean, seeded faults are found, and the count of memory is what fake tensors hold."""
+"""Rehearsals: shipped studies are clean, seeded faults are found, and the count of memory is what
+fake tensors hold."""
 
 import gc
 import re
@@ -35,10 +36,13 @@ def shipped(name: str):
 
 
 def shallow(combination: Combination, n_layer: int = 2, **training) -> Combination:
-    """The combination with few layers, which fake tensors pass through in the same way as through all."""
+    """The combination with few layers, which fake tensors pass through in the same way as through
+    all."""
     cell = combination.cell
     model = cell.model.model_copy(update={"n_layer": n_layer})
-    return Combination(replace(cell, model=model, training=cell.training.model_copy(update=training)), 1)
+    return Combination(
+        replace(cell, model=model, training=cell.training.model_copy(update=training)), 1
+    )
 
 
 def only(settings) -> Combination:
@@ -77,7 +81,8 @@ def test_the_small_shipped_studies_are_clean(name):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The count of the storages that live: it has the peak of the second step of the last combination."""
+    """The count of the storages that live: it has the peak of the second step of the last
+    combination."""
 
     class Counted(fake._Numbers):
         live, peak, bytes = {}, 0, 0
@@ -122,7 +127,9 @@ def counted(monkeypatch):
 
 
 # By day a third of them, of both architectures and with each optimizer.
-@pytest.mark.parametrize("number", [n if n % 3 == 1 else pytest.param(n, marks=pytest.mark.nightly) for n in range(11)])
+@pytest.mark.parametrize(
+    "number", [n if n % 3 == 1 else pytest.param(n, marks=pytest.mark.nightly) for n in range(11)]
+)
 def test_the_papers_studies_are_clean(number, counted):
     found = combinations(shipped("paper"))
     assert len(found) == 11
@@ -134,8 +141,15 @@ def test_the_papers_studies_are_clean(number, counted):
 
 
 def test_an_optimizer_argument_that_does_not_exist_is_found(one_optimizer):
-    optimizer = {"name": "custom", "path": "torch.optim.Adagrad", "key": "adagrad", "label": "Adagrad"}
-    (finding,) = rehearse(only(one_optimizer(optimizer | {"arguments": {"momentun": 0.9}})), GPU).findings
+    optimizer = {
+        "name": "custom",
+        "path": "torch.optim.Adagrad",
+        "key": "adagrad",
+        "label": "Adagrad",
+    }
+    (finding,) = rehearse(
+        only(one_optimizer(optimizer | {"arguments": {"momentun": 0.9}})), GPU
+    ).findings
     assert re.search(r"optim/custom\.py:\d+: .*momentun.* torch\.optim\.Adagrad takes", finding)
 
 
@@ -160,7 +174,11 @@ def test_an_operation_that_fails_is_found_by_its_line(one_optimizer, monkeypatch
 )
 def test_rivals_are_clean_and_are_combinations_of_their_own(one_optimizer, optimizer):
     combination = only(one_optimizer(optimizer))
-    given = ["ember"] if optimizer == "ember" else ["adamw", *(name for name in optimizer if name != "name")]
+    given = (
+        ["ember"]
+        if optimizer == "ember"
+        else ["adamw", *(name for name in optimizer if name != "name")]
+    )
     assert f", {', '.join(given)}, " in combination.label
     assert rehearse(combination, GPU).findings == []
 
@@ -183,7 +201,9 @@ def test_states_that_no_formula_knows_are_counted_as_they_are_made(one_optimizer
     own = {"name": "custom", "path": "torch.optim.Adagrad", "key": "adagrad", "label": "Adagrad"}
     combination = only(one_optimizer(own))
     result, cell = rehearse(combination, GPU), combination.cell
-    assert result.memory.optimizer == optimizer_bytes(cell) - 4 * 64 * 8  # one number for each weight, not two
+    assert (
+        result.memory.optimizer == optimizer_bytes(cell) - 4 * 64 * 8
+    )  # one number for each weight, not two
 
 
 def test_fsdp_holds_an_eighth_and_shards_of_gradients_between_micro_batches(counted):
@@ -191,7 +211,10 @@ def test_fsdp_holds_an_eighth_and_shards_of_gradients_between_micro_batches(coun
     assert combination.execution.processes == 8
     cell = shallow(combination).cell
     execution = cell.study.execution.model_copy(update={"micro_batch_sequences": 4})
-    result = rehearse(Combination(replace(cell, study=cell.study.model_copy(update={"execution": execution})), 1), GPU)
+    result = rehearse(
+        Combination(replace(cell, study=cell.study.model_copy(update={"execution": execution})), 1),
+        GPU,
+    )
     assert result.findings == []
     assert result.memory.optimizer == pytest.approx(8 * cell.n_params / 8, rel=1e-3)
     assert 0.9 < result.memory.peak / counted.found < 1.02
@@ -223,17 +246,24 @@ def test_a_miniature_has_the_same_tables_with_the_fewest_seeds(name, tmp_path):
         ]
 
     # A t-test needs two.
-    assert shape(small, {}) == shape(plan, {"table1": 2, "table2": 1, "table7": 2, "scale": 2, None: 1})
+    assert shape(small, {}) == shape(
+        plan, {"table1": 2, "table2": 1, "table7": 2, "scale": 2, None: 1}
+    )
     assert max(cell.n_params for cell in small.cells.values()) < 3e7
     assert {cell.steps for cell in small.cells.values()} == set(
         range(2, 2 + len({c.steps for c in plan.cells.values()}))
     )
 
 
-def test_the_command_rehearses_a_study_and_leaves_no_results(tiny_study, tmp_path, monkeypatch, capsys):
+def test_the_command_rehearses_a_study_and_leaves_no_results(
+    tiny_study, tmp_path, monkeypatch, capsys
+):
     settings = tiny_study()
     grids = {key: {"learning_rate": [0.1, 0.01]} for key in ("adamw", "coupled_adam")}
-    settings["grid"][0] |= {"seeds": [1, 2], "tune": {"seeds": [11], "tokens": {"steps": 30}, "grids": grids}}
+    settings["grid"][0] |= {
+        "seeds": [1, 2],
+        "tune": {"seeds": [11], "tokens": {"steps": 30}, "grids": grids},
+    }
     monkeypatch.chdir(tmp_path)
     write_sealed(tmp_path / "plan.json", make_plan(parse_study(settings)).to_json())
     assert main(["rehearse", "--plan", "plan.json", "--templates", str(ROOT / "templates")]) == 0
@@ -255,7 +285,13 @@ def test_the_command_fails_where_something_was_found(tiny_study, tmp_path, monke
     plan = make_plan(parse_study(tiny_study()))
     finding = run_miniature(plan, ROOT / "templates", run, lambda _name: None)
     assert str(finding) == "stage report: evaluations: none is there"
-    optimizer = {"name": "custom", "path": "torch.optim.Adagrad", "key": "a", "label": "A", "arguments": {"no": 1}}
+    optimizer = {
+        "name": "custom",
+        "path": "torch.optim.Adagrad",
+        "key": "a",
+        "label": "A",
+        "arguments": {"no": 1},
+    }
     values = tiny_study()
     values["grid"][0] |= {"table": None, "optimizers": [optimizer]}
     write_sealed(tmp_path / "plan.json", make_plan(parse_study(values)).to_json())
@@ -268,7 +304,11 @@ def test_the_command_fails_where_something_was_found(tiny_study, tmp_path, monke
 def test_the_table_says_what_does_not_fit(one_optimizer):
     result = rehearse(only(one_optimizer(execution={"gpus": 1})), GPU)
     gpu_gb = result.memory.peak / 1e9
-    assert table([result], 0.99 * gpu_gb).splitlines()[1].endswith(f"ok, but more than {0.99 * gpu_gb:g} GB")
+    assert (
+        table([result], 0.99 * gpu_gb)
+        .splitlines()[1]
+        .endswith(f"ok, but more than {0.99 * gpu_gb:g} GB")
+    )
     assert table([result], 1.01 * gpu_gb).splitlines()[1].endswith("  ok")
 
 

@@ -1,4 +1,5 @@
-"""The drift of the mean in a replay: against training in float64 with the two uses of a tied matrix kept apart."""
+"""The drift of the mean in a replay: against training in float64 with the two uses of a tied matrix
+kept apart."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +30,9 @@ RECIPE = {"embedding_weight_decay": 2.0, "grad_clip": 0.7}
 
 
 def replay_of(cell: Cell, record_every: int = 5, **execution: Any) -> Replay:
-    trainer = Trainer(cell, Execution(**execution), paths.data_dir(cell.data_id), paths.run_dir(cell.id), CPU)
+    trainer = Trainer(
+        cell, Execution(**execution), paths.data_dir(cell.data_id), paths.run_dir(cell.id), CPU
+    )
     replay = Replay(trainer, record_every)
     replay.run()
     return replay
@@ -37,7 +40,8 @@ def replay_of(cell: Cell, record_every: int = 5, **execution: Any) -> Replay:
 
 @dataclass
 class Reference:
-    """A tied cell trained in float64, its matrix by hand, with sums of what each part did to the mean."""
+    """A tied cell trained in float64, its matrix by hand, with sums of what each part did to the
+    mean."""
 
     weight: Tensor
     input: Tensor
@@ -47,7 +51,8 @@ class Reference:
 
 
 def reference(cell: Cell, batches: Any) -> Reference:
-    """Train an untied copy whose two matrices are kept equal by updating both with the sum of their gradients."""
+    """Train an untied copy whose two matrices are kept equal by updating both with the sum of their
+    gradients."""
     training, optimizer = cell.training, cell.optimizer
     start = build_model(cell.model, cell.vocab_size, training.seq_len)
     start.init_weights(cell.seed, training.init_std)
@@ -55,17 +60,27 @@ def reference(cell: Cell, batches: Any) -> Reference:
     model = build_model(untied, cell.vocab_size, training.seq_len).double()
     assert model.head is not None
     model.load_state_dict({**start.state_dict(), "head.weight": start.embedding.weight})
-    core = build_optimizers(model, model.embedding_parameters(), optimizer, training, cell.model.learning_rate)
+    core = build_optimizers(
+        model, model.embedding_parameters(), optimizer, training, cell.model.learning_rate
+    )
     weight = model.embedding.weight.detach().clone()
-    found = Reference(weight, *(torch.zeros(weight.shape[1], dtype=torch.float64) for _ in range(3)))
+    found = Reference(
+        weight, *(torch.zeros(weight.shape[1], dtype=torch.float64) for _ in range(3))
+    )
     m_in, m_out, m_decay, v, largest = (torch.zeros_like(weight) for _ in range(5))
     for step in range(cell.steps):
         inputs, targets = batches.get(step)
-        loss = torch.nn.functional.cross_entropy(model.logits(inputs).flatten(0, 1), targets.flatten())
+        loss = torch.nn.functional.cross_entropy(
+            model.logits(inputs).flatten(0, 1), targets.flatten()
+        )
         model.zero_grad()
         loss.backward()
         g_in, g_out = model.embedding.weight.grad, model.head.weight.grad
-        others = [p.grad for p in model.parameters() if p is not model.embedding.weight and p is not model.head.weight]
+        others = [
+            p.grad
+            for p in model.parameters()
+            if p is not model.embedding.weight and p is not model.head.weight
+        ]
         norm = math.sqrt(sum(float(g.square().sum()) for g in [*others, g_in + g_out]))
         clip = min(1.0, training.grad_clip / norm)
         found.clipped_steps += clip < 1
@@ -78,11 +93,14 @@ def reference(cell: Cell, batches: Any) -> Reference:
         if optimizer.name == "sgd":
             lr *= optimizer.lr_factor
             m_in, m_out, m_decay = (
-                optimizer.momentum * m + g for m, g in ((m_in, g_in), (m_out, g_out), (m_decay, wd * weight))
+                optimizer.momentum * m + g
+                for m, g in ((m_in, g_in), (m_out, g_out), (m_decay, wd * weight))
             )
             changes = [-lr * m for m in (m_in, m_out, m_decay)]
         else:
-            b1, b2 = (0.0, optimizer.beta2) if optimizer.name == "ember" else training.betas(optimizer)
+            b1, b2 = (
+                (0.0, optimizer.beta2) if optimizer.name == "ember" else training.betas(optimizer)
+            )
             m_in, m_out = b1 * m_in + (1 - b1) * g_in, b1 * m_out + (1 - b1) * g_out
             v = b2 * v + (1 - b2) * (g_in + g_out) ** 2
             moment = v.mean(0, keepdim=True) if optimizer.name == "coupled_adam" else v
@@ -90,12 +108,16 @@ def reference(cell: Cell, batches: Any) -> Reference:
                 moment = v.mean(1, keepdim=True)
             if optimizer.name == "coupled_adam":
                 moment = moment * 2.0**-optimizer.scale_exponent
-            if optimizer.name == "ember":  # the means of a moving average are the moving averages of the means
+            if (
+                optimizer.name == "ember"
+            ):  # the means of a moving average are the moving averages of the means
                 moment = v.mean(1, keepdim=True) * v.mean(0) / v.mean()
             if optimizer.name == "adamw" and optimizer.amsgrad:
                 moment = largest = torch.maximum(largest, v)
             denominator = (moment / (1 - b2**t)).sqrt() + training.eps
-            changes = [-lr / (1 - b1**t) * m / denominator for m in (m_in, m_out)] + [-lr * wd * weight]
+            changes = [-lr / (1 - b1**t) * m / denominator for m in (m_in, m_out)] + [
+                -lr * wd * weight
+            ]
         for part, change in zip((found.input, found.output, found.decay), changes, strict=True):
             part += change.mean(0)
         weight += sum(changes)
@@ -129,30 +151,41 @@ def test_the_parts_are_those_of_training_by_hand(
     drift = replay.output
     expected = reference(cell, replay.trainer.batches)
     assert 0 < expected.clipped_steps < cell.steps
-    torch.testing.assert_close(drift.weight.detach().double(), expected.weight, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        drift.weight.detach().double(), expected.weight, rtol=1e-3, atol=1e-4
+    )
     size = (expected.input + expected.output + expected.decay).norm()
     for name in ("input", "output", "decay"):
-        torch.testing.assert_close(drift.parts[name], getattr(expected, name), rtol=0, atol=float(1e-3 * size))
+        torch.testing.assert_close(
+            drift.parts[name], getattr(expected, name), rtol=0, atol=float(1e-3 * size)
+        )
         assert name == "output" or drift.parts[name].norm() > 0.01 * size
     records, shares = drift.records, drift.shares()
     assert records["step"] == [5, 10, 15, 20, 25, 30]
-    assert sum(share for share in shares.values() if share is not None) == pytest.approx(1, abs=1e-12)
+    assert sum(share for share in shares.values() if share is not None) == pytest.approx(
+        1, abs=1e-12
+    )
     whole = expected.input + expected.output + expected.decay
     for name in ("input", "output", "decay"):
         share = float(getattr(expected, name) @ whole / (whole @ whole))
         assert shares[f"{name}_share"] == pytest.approx(share, abs=0.01)
         assert records[name][-1] == pytest.approx(float(drift.parts[name].norm()), rel=1e-12)
     assert records["residual"][-1] < 1e-5 * records["displacement"][-1]
-    assert (records["output"][-1] > 0.1 * float(size)) == (cell.optimizer.name in ("adamw", "adam_mini", "ember"))
+    assert (records["output"][-1] > 0.1 * float(size)) == (
+        cell.optimizer.name in ("adamw", "adam_mini", "ember")
+    )
 
 
 def test_parts_of_a_head_with_an_optimizer_of_its_own(
     theory_study: Callable[..., Any], workspace: Callable[..., Plan]
 ) -> None:
-    """Each matrix is split by its own rule, learning rate and decay: nothing of its displacement is left over."""
+    """Each matrix is split by its own rule, learning rate and decay: nothing of its displacement is
+    left over."""
     adam = {"name": "adamw", "lr_factor": 0.5, "beta1": 0.5, "beta2": 0.8, "weight_decay": 0.3}
     optimizer = {"embedding": "coupled_adam", "head": adam}
-    plan = workspace(theory_study(30, [optimizer], [TIED[0] | {"name": "untied", "tied": False}], **RECIPE))
+    plan = workspace(
+        theory_study(30, [optimizer], [TIED[0] | {"name": "untied", "tied": False}], **RECIPE)
+    )
     (cell,) = plan.cells.values()
     for drift in replay_of(cell).drifts.values():
         assert drift.records["residual"][-1] < 1e-5 * drift.records["displacement"][-1]

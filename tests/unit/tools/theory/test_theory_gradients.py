@@ -8,28 +8,45 @@ from torch import Tensor
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.study.config import Model
-from coupled_adam_bench.tools.theory.gradients import mean_square, relative_sum, side_gradients, whole_gradients
+from coupled_adam_bench.tools.theory.gradients import (
+    mean_square,
+    relative_sum,
+    side_gradients,
+    whole_gradients,
+)
 
 VOCAB_SIZE, SEQ_LEN = 23, 6
 
 
 def make_model(architecture: str, tied: bool) -> LanguageModel:
     """Return a model in float64, far from its initialisation."""
-    config = Model(name="m", architecture=architecture, n_layer=2, n_head=2, d_model=8, tied=tied, learning_rate=1)
+    config = Model(
+        name="m",
+        architecture=architecture,
+        n_layer=2,
+        n_head=2,
+        d_model=8,
+        tied=tied,
+        learning_rate=1,
+    )
     model = build_model(config, VOCAB_SIZE, SEQ_LEN)
     model.init_weights(3, 0.5)
     return model.double()
 
 
 def batch(seed: int = 0, sequences: int = 5) -> tuple[Tensor, Tensor]:
-    windows = torch.randint(VOCAB_SIZE, (sequences, SEQ_LEN + 1), generator=torch.Generator().manual_seed(seed))
+    windows = torch.randint(
+        VOCAB_SIZE, (sequences, SEQ_LEN + 1), generator=torch.Generator().manual_seed(seed)
+    )
     return windows[:, :-1], windows[:, 1:]
 
 
 def gradients(model: LanguageModel, found: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
     """Return autograd's gradients of the mean cross-entropy from the whole logits."""
     names, parameters = zip(*model.named_parameters(), strict=True)
-    loss = torch.nn.functional.cross_entropy(model.logits(found[0]).flatten(0, 1), found[1].flatten())
+    loss = torch.nn.functional.cross_entropy(
+        model.logits(found[0]).flatten(0, 1), found[1].flatten()
+    )
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
 
@@ -41,7 +58,9 @@ def test_the_sides_of_a_tied_model_are_the_gradients_of_its_untied_copy(architec
     whole = gradients(tied, batch())["embedding.weight"]
     for model in (tied, untied):
         sides = side_gradients(model, batch(), micro_batch_sequences=5)
-        torch.testing.assert_close(sides.input, expected["embedding.weight"], rtol=1e-10, atol=1e-14)
+        torch.testing.assert_close(
+            sides.input, expected["embedding.weight"], rtol=1e-10, atol=1e-14
+        )
         torch.testing.assert_close(sides.output, expected["head.weight"], rtol=1e-10, atol=1e-14)
         torch.testing.assert_close(sides.input + sides.output, whole, rtol=1e-10, atol=1e-14)
         assert model.embedding.weight.grad is None

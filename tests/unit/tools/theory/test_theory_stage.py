@@ -54,8 +54,12 @@ def test_every_cell_gets_its_file(theory_study, workspace, stage_of, capsys):
         assert tuple(values) == THEORY_METRICS
         output = "embedding" if cell.model.tied else "head"
         drift = record["drift"][output]
-        assert list(record["drift"]) == (["embedding"] if cell.model.tied else ["embedding", "head"])
-        assert {len(series) for series in drift.values() if isinstance(series, list)} == {5}  # 5, 10, 15, 20, 24
+        assert list(record["drift"]) == (
+            ["embedding"] if cell.model.tied else ["embedding", "head"]
+        )
+        assert {len(series) for series in drift.values() if isinstance(series, list)} == {
+            5
+        }  # 5, 10, 15, 20, 24
         assert values["update_sum"] == max(drift["update_sum"][1:])  # warmup: 5 steps
         assert values["head_gradient_sum"] == record["gradient_sum"]["output"]["float64"] < 1e-15
         assert 1e-10 < record["gradient_sum"]["output"]["float32"] < 1e-6
@@ -69,7 +73,10 @@ def test_every_cell_gets_its_file(theory_study, workspace, stage_of, capsys):
         still = not cell.model.tied and cell.optimizer.key != "adamw"
         if still:
             assert math.isnan(values["drift_input_share"])
-            assert record["reason"] == "no shares of the drift: the mean of the head moved by no more than rounding"
+            assert (
+                record["reason"]
+                == "no shares of the drift: the mean of the head moved by no more than rounding"
+            )
         else:
             assert values["drift_input_share"] == drift["input_share"]
             assert record["reason"] is None
@@ -85,11 +92,15 @@ def test_adam_s_own_moment_and_gradients_at_the_end(theory_study, workspace, sta
     assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0
     for cell_id, cell in plan.cells.items():
         data, execution = paths.data_dir(cell.data_id), only(plan).study.execution
-        trainer = Trainer(cell, execution, data, paths.run_dir(cell_id), WorkerGroup(torch.device("cpu")))
+        trainer = Trainer(
+            cell, execution, data, paths.run_dir(cell_id), WorkerGroup(torch.device("cpu"))
+        )
         trainer.resume()  # the last checkpoint
         assert trainer.state.step == 12
         weight = trainer.model.head_weight
-        moment = trainer.optimizers.embedding.state[weight]["exp_avg_sq"].double().mean(1) / (1 - 0.95**12)
+        moment = trainer.optimizers.embedding.state[weight]["exp_avg_sq"].double().mean(1) / (
+            1 - 0.95**12
+        )
         gradients = []
         for step in range(12, 16):  # the batches that would be next
             trainer.optimizers.zero_grad()
@@ -97,8 +108,12 @@ def test_adam_s_own_moment_and_gradients_at_the_end(theory_study, workspace, sta
             gradients.append(weight.grad.clone())
         record = record_of(cell_id)
         occurs = [index for index, count in enumerate(np.load(data / "unigram.npy")) if count]
-        assert record["second_moment_adam"]["mean_square"] == pytest.approx(moment[occurs].tolist(), rel=1e-5)
-        assert record["second_moment"]["mean_square"] == pytest.approx(mean_square(gradients)[occurs], rel=1e-4)
+        assert record["second_moment_adam"]["mean_square"] == pytest.approx(
+            moment[occurs].tolist(), rel=1e-5
+        )
+        assert record["second_moment"]["mean_square"] == pytest.approx(
+            mean_square(gradients)[occurs], rel=1e-4
+        )
 
 
 def test_a_user_s_optimizer_has_no_split(theory_study, workspace, stage_of):
@@ -107,7 +122,10 @@ def test_a_user_s_optimizer_has_no_split(theory_study, workspace, stage_of):
     assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0
     for cell_id in plan.cells:
         record = record_of(cell_id)
-        assert record["reason"] == "no shares of the drift: Adagrad is not known to be linear in its gradients"
+        assert (
+            record["reason"]
+            == "no shares of the drift: Adagrad is not known to be linear in its gradients"
+        )
         values = values_of(record)
         assert math.isnan(values.pop("drift_input_share"))
         assert all(math.isfinite(value) for value in values.values())
@@ -123,13 +141,18 @@ def test_another_curve_is_refused(theory_study, workspace, stage_of, capsys):
     rows = [json.loads(line) for line in history.read_text().splitlines()]
     rows[0]["loss"] *= 1.01
     history.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_run(history.parent, read_sealed(history.parent / "run.json"))  # as if it had been trained so
+    write_run(
+        history.parent, read_sealed(history.parent / "run.json")
+    )  # as if it had been trained so
     assert stage_of("theory", plan.cells, "--done", str(DONE)) == 1
     assert not DONE.exists()
     assert not files_of(bad)
     assert record_of(good)["status"] == "ok"
     error = capsys.readouterr().err
-    assert "the losses of a replay differ from its history by up to 0.0099 of their size, more than" in error
+    assert (
+        "the losses of a replay differ from its history by up to 0.0099 of their size, more than"
+        in error
+    )
     assert "evaluation.theory.replay_tolerance 0.001" in error
     study = theory_study(10, ["adamw", "coupled_adam"], [theory_study()["models"][0]])
     study["evaluation"]["theory"]["replay_tolerance"] = 0.02
@@ -137,14 +160,21 @@ def test_another_curve_is_refused(theory_study, workspace, stage_of, capsys):
     (good_file,) = files_of(good)
     before = good_file.stat().st_mtime_ns
     assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0
-    assert record_of(bad)["replay_max_relative_loss_difference"] == pytest.approx(0.01 / 1.01, rel=1e-9)
+    assert record_of(bad)["replay_max_relative_loss_difference"] == pytest.approx(
+        0.01 / 1.01, rel=1e-9
+    )
     assert good_file.stat().st_mtime_ns == before  # a tolerance changes no number
 
 
 def test_a_diverged_cell_is_a_result(theory_study, workspace, stage_of):
     plan = workspace(theory_study(10, ["adamw"], [theory_study()["models"][0]]))
     (cell_id,) = plan.cells
-    run = {"cell": cell_id, "status": "diverged", "reason": "loss is NaN in step 2", "model_sha256": None}
+    run = {
+        "cell": cell_id,
+        "status": "diverged",
+        "reason": "loss is NaN in step 2",
+        "model_sha256": None,
+    }
     write_sealed(paths.run_dir(cell_id) / "run.json", run)
     assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0
     record = record_of(cell_id)
@@ -157,7 +187,10 @@ def test_a_diverged_cell_is_a_result(theory_study, workspace, stage_of):
 def test_a_study_without_the_section_is_told(tiny_study, workspace, stage_of, capsys):
     plan = workspace(tiny_study())
     assert stage_of("theory", list(plan.cells)[:1], "--done", str(DONE)) == 2
-    assert "evaluation.theory: not in study 'tiny'; give it, {} for its defaults" in capsys.readouterr().err
+    assert (
+        "evaluation.theory: not in study 'tiny'; give it, {} for its defaults"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_section_and_its_defaults(tiny_study):

@@ -1,4 +1,5 @@
-"""The limits of ``verify`` keep what they promise, in simulated studies, and find a number that was forged."""
+"""The limits of ``verify`` keep what they promise, in simulated studies, and find a number that was
+forged."""
 
 import math
 import random
@@ -23,11 +24,13 @@ def simulated(
     forged: float = 0.0,
     one: bool = True,
 ) -> tuple[list[Rerun], list[Group]]:
-    """Eight groups of seeds and a cell without a second one; this and ``n_cells`` - 1 others are trained again.
+    """Eight groups of seeds and a cell without a second one; this and ``n_cells`` - 1 others are
+    trained again.
 
-    The values of a group have a standard deviation of 1 over seeds, or of a factor that is ``uneven`` on a logarithmic
-    scale; ``rounding`` is the part of it that another machine changes. One recorded number is ``forged`` by so many
-    standard deviations, in the cell without a second seed, or if not ``one`` in another.
+    The values of a group have a standard deviation of 1 over seeds, or of a factor that is
+    ``uneven`` on a logarithmic scale; ``rounding`` is the part of it that another machine changes.
+    One recorded number is ``forged`` by so many standard deviations, in the cell without a second
+    seed, or if not ``one`` in another.
     """
     groups: list[Group] = []
     kinds = {}
@@ -42,7 +45,9 @@ def simulated(
     chosen = ["0 0", *generator.sample(sorted(recorded.keys() - {"0 0"}), n_cells - 1)]
     victim = chosen[0 if one else 1]
     recorded[victim][METRICS[0]] -= forged * kinds[victim][1][METRICS[0]]
-    here = {name: [drawn(generator, *kinds[name], rounding) for _ in range(repeats)] for name in chosen}
+    here = {
+        name: [drawn(generator, *kinds[name], rounding) for _ in range(repeats)] for name in chosen
+    }
     return [Rerun(name, recorded[name], here[name], METRICS) for name in chosen], groups
 
 
@@ -74,15 +79,25 @@ def test_a_study_that_reproduces_is_seldom_called_other() -> None:
     assert rate(rounding=0.3, repeats=1) < 0.01
 
 
-def test_spreads_that_differ_from_group_to_group_keep_the_promise_where_rounding_is_half_of_them() -> None:
+def test_spreads_that_differ_from_group_to_group_keep_the_promise_where_rounding_is_half_of_them() -> (
+    None
+):
     assert rate(uneven=0.5, rounding=0.5) <= most(LEVEL)
 
 
 @pytest.mark.parametrize(
     ("rounding", "forged", "least", "most_found"),
-    [(0.01, 1.0, 0.95, 1.0), (0.1, 2.0, 0.1, 0.3), (0.1, 4.0, 0.5, 0.75), (0.1, 6.0, 0.9, 1.0), (0.3, 2.0, 0.01, 0.1),
-     (0.3, 4.0, 0.12, 0.4), (0.3, 6.0, 0.65, 0.97), (0.3, 8.0, 0.88, 1.0)],
-)  # fmt: skip
+    [
+        (0.01, 1.0, 0.95, 1.0),
+        (0.1, 2.0, 0.1, 0.3),
+        (0.1, 4.0, 0.5, 0.75),
+        (0.1, 6.0, 0.9, 1.0),
+        (0.3, 2.0, 0.01, 0.1),
+        (0.3, 4.0, 0.12, 0.4),
+        (0.3, 6.0, 0.65, 0.97),
+        (0.3, 8.0, 0.88, 1.0),
+    ],
+)
 @pytest.mark.parametrize("one", [True, False])
 @pytest.mark.nightly
 def test_how_often_a_forged_number_is_found(
@@ -108,4 +123,7 @@ def test_from_the_same_weights_comes_the_same_number(by: float) -> None:
     recorded, here = {number: 1.0 + by, other: 100.0 + 5e-5}, {number: 1.0, other: 100.0}
     seeds = [{"a": {number: 1.0}, "b": {number: 9.0}}]  # whose spread would allow it
     findings = judge(Rerun("a", recorded, [here], (), same_weights=True), seeds, {}, 2)
-    assert {found.number: found.word for found in findings} == {number: Outcome.OTHER, other: Outcome.CLOSE}
+    assert {found.number: found.word for found in findings} == {
+        number: Outcome.OTHER,
+        other: Outcome.CLOSE,
+    }

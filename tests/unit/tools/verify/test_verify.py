@@ -84,7 +84,8 @@ def test_a_study_reproduces_bit_for_bit_and_is_not_touched(
 
 
 def forge(cell: str, changes: dict[str, float]) -> None:
-    """Change numbers of a cell in the results, and the sum of these in the manifest, as a careful forger does."""
+    """Change numbers of a cell in the results, and the sum of these in the manifest, as a careful
+    forger does."""
     results = MANIFEST.with_name("results.csv")
     with results.open(newline="") as file:
         header, *rows = csv.reader(file)
@@ -105,7 +106,8 @@ WITHIN_A_DIGIT = {"loss": -0.0099, "r_bar": 0.99, "isotropy": 0.0099, "acc": 0.0
 
 @pytest.mark.fault(
     "results",
-    "Four numbers of a cell are forged by less than a printed digit, and the sum in the manifest is put right.",
+    "Four numbers of a cell are forged by less than a printed digit, and the sum in the manifest is"
+    " put right.",
     "`verify` says that they are not reproduced, each by its name, and exits with 1.",
 )
 def test_numbers_that_are_forged_within_a_printed_digit_are_found(
@@ -119,7 +121,9 @@ def test_numbers_that_are_forged_within_a_printed_digit_are_found(
     assert "is allowed (the weights are the same, so no training was rounded)" in said
     assert "4 of 103 numbers have other bits; the weights are the same" in said
     assert "1 of 2 cells: NOT reproduced" in said
-    assert check(study[:1], None, own={"loss": 0.03, "acc": 0.02, "r_bar": 1.0, "isotropy": 0.01}) == 0
+    assert (
+        check(study[:1], None, own={"loss": 0.03, "acc": 0.02, "r_bar": 1.0, "isotropy": 0.01}) == 0
+    )
     assert "1 of 2 cells: reproduced, but for rounding" in capsys.readouterr().out
 
 
@@ -130,7 +134,9 @@ def test_results_of_which_the_sum_is_another_are_refused(study: list[str]) -> No
         check(study[:1], None)
 
 
-def test_where_the_weights_differ_the_limit_is_measured(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_the_weights_differ_the_limit_is_measured(
+    study: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     forge(study[0], WITHIN_A_DIGIT)
     manifest = read_json(MANIFEST)
     manifest["cells"][0]["model_sha256"] = "0" * 64
@@ -145,7 +151,9 @@ def test_where_the_weights_differ_the_limit_is_measured(study: list[str], capsys
     assert "its spread is not known: no second seed, no repeats" in said
 
 
-def test_other_threads_round_otherwise_and_reproduce(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_threads_round_otherwise_and_reproduce(
+    study: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert check(study, None, threads=2, folder=Path("again")) == 0
     assert "another threads: 1 then, 2 here" in capsys.readouterr().out
     execution = read_sealed(Path("again/plan.json"))["studies"][0]["study"]["execution"]
@@ -162,7 +170,9 @@ def test_what_a_command_says_is_shown_if_it_fails(
     assert capfd.readouterr() == ("", "")
 
 
-def test_data_that_are_not_there_are_prepared_again(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_that_are_not_there_are_prepared_again(
+    study: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree("results/data")
     shutil.rmtree("results/runs")  # as where only the folder of the study was handed on
     PLAN.unlink()
@@ -184,7 +194,9 @@ def unpacked(packed: Path, folder: Path) -> Path:
 
 
 def test_all_shipped_manifests_are_read(tmp_path: Path) -> None:
-    packed = [path for top in ("research", "registry") for path in (ROOT / top).rglob("manifest.json.gz")]
+    packed = [
+        path for top in ("research", "registry") for path in (ROOT / top).rglob("manifest.json.gz")
+    ]
     found = [unpacked(path, tmp_path / path.parent.name) for path in packed]
     studies = set()
     for path in (EXAMPLES / "demo" / "manifest.json", *found):
@@ -203,7 +215,9 @@ def test_a_manifest_without_its_results_is_refused(tmp_path: Path) -> None:
         verify_module.read_recorded(tmp_path / "manifest.json")
 
 
-@pytest.mark.parametrize(("text", "message"), [("nothing", "matches no text file"), ("other", "other: not the text, ")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("nothing", "matches no text file"), ("other", "other: not the text, ")]
+)
 def test_text_that_is_not_there_or_another_is_said_so(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,7 +226,11 @@ def test_text_that_is_not_there_or_another_is_said_so(
     (bundle,) = (ROOT / "registry").glob("*/english.yaml")
     path = unpacked(bundle, tmp_path / "english")
     cell = read_json(path)["cells"][0]["cell"]
-    options = {"given": {"text": str(tmp_path / text)}, "run": pytest.fail, "folder": tmp_path / "again"}
+    options = {
+        "given": {"text": str(tmp_path / text)},
+        "run": pytest.fail,
+        "folder": tmp_path / "again",
+    }
     assert verify_module.verify(path, [cell], None, **options) == 2
     said = capsys.readouterr().out
     assert message in said
@@ -228,14 +246,22 @@ class Mine(SGD):
 
 
 @pytest.fixture
-def tuned_study(tmp_path: Path, tiny_study: Any, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of the cell of a finished study whose settings a trial chose; the optimizer is a user's own."""
+def tuned_study(
+    tmp_path: Path, tiny_study: Any, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """The id of the cell of a finished study whose settings a trial chose; the optimizer is a
+    user's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("own_for_verify.py").write_text(OWN)
     own = {"name": "custom", "path": "own_for_verify.Mine", "key": "mine", "label": "Mine"}
     tune = {"seeds": [9], "grids": {"mine": {"lr_factor": [1.0, 5.0]}}}
-    grid = tiny_study()["grid"][0] | {"tokens": [{"steps": 12}], "seeds": [1], "optimizers": [own], "tune": tune}
+    grid = tiny_study()["grid"][0] | {
+        "tokens": [{"steps": 12}],
+        "seeds": [1],
+        "optimizers": [own],
+        "tune": tune,
+    }
     del grid["table"]
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny_study(grid=[grid])))
     plan = ["--plan", "results/tiny/plan.json"]
@@ -244,7 +270,11 @@ def tuned_study(tmp_path: Path, tiny_study: Any, tiny_data: Path, monkeypatch: p
     (tuning,) = load_plan(PLAN).tunings
     out = f"results/tiny/tuning/{tuning}.json"
     for stage in ("train", "choose"):
-        tried = ["--cells", *load_plan(PLAN).tuning_cells] if stage == "train" else ["--tuning", tuning, "--out", out]
+        tried = (
+            ["--cells", *load_plan(PLAN).tuning_cells]
+            if stage == "train"
+            else ["--tuning", tuning, "--out", out]
+        )
         assert main([stage, *plan, *tried]) == 0
     cells = ["--cells", *load_plan(PLAN).by_job_name]
     assert main(["train", *plan, *cells]) == 0
@@ -254,13 +284,17 @@ def tuned_study(tmp_path: Path, tiny_study: Any, tiny_data: Path, monkeypatch: p
     return next(cell.id for cell in load_plan(PLAN).cells.values() if cell.tuning)
 
 
-def test_a_tuned_cell_is_verified_with_its_choice(tuned_study: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tuned_cell_is_verified_with_its_choice(
+    tuned_study: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert check([tuned_study], None) == 0
     assert f"{tuned_study}: reproduced bit for bit" in capsys.readouterr().out
     Path("own_for_verify.py").write_text(OWN + "# a comment\n")
     assert check([tuned_study], None) == 2
     said = capsys.readouterr().out
-    assert "not checked\n  own_for_verify.Mine is other code here than that of the manifest (" in said
+    assert (
+        "not checked\n  own_for_verify.Mine is other code here than that of the manifest (" in said
+    )
     assert "own_for_verify.py)" in said
 
 
@@ -268,7 +302,9 @@ def test_a_candidate_that_is_in_the_grid_too_is_not_taken_for_the_choice(tiny_st
     grid = tiny_study()["grid"][0] | {"table": None, "seeds": [1]}
     tune = {"seeds": [9], "grids": {"adamw": {"lr_factor": [0.5, 2.0]}}}
     given = grid | {"optimizers": [{"name": "adamw", "lr_factor": 0.5}]}
-    plan = make_plan(parse_study(tiny_study(grid=[grid | {"optimizers": ["adamw"], "tune": tune}, given])))
+    plan = make_plan(
+        parse_study(tiny_study(grid=[grid | {"optimizers": ["adamw"], "tune": tune}, given]))
+    )
     for index, n_cells in ((0, 1), (1, 2)):
         known = set(with_choices(plan, dict.fromkeys(plan.tunings, index)).cells)
         found, choices = _chosen("tiny", "", plan.to_json()["studies"], MANIFEST, known)
@@ -286,17 +322,24 @@ def test_damaged_data_are_left_alone_and_prepared_again(study: list[str]) -> Non
     assert files_of(Path("results")) == before
 
 
-def test_text_that_is_no_longer_there_cannot_be_checked(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_that_is_no_longer_there_cannot_be_checked(
+    study: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree("results/data")
 
     def no_text(command: list[str], threads: int) -> int:
         return 2
 
     assert verify_module.verify(MANIFEST, study[:1], None, run=no_text) == 2
-    assert "not checked\n  its data are not there, and could not be prepared again" in capsys.readouterr().out
+    assert (
+        "not checked\n  its data are not there, and could not be prepared again"
+        in capsys.readouterr().out
+    )
 
 
-def test_a_training_that_fails_here_cannot_be_checked(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training_that_fails_here_cannot_be_checked(
+    study: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     def no_memory(command: list[str], threads: int) -> int:
         return 137 if command[0] == "train" else main(command)
 
@@ -304,7 +347,9 @@ def test_a_training_that_fails_here_cannot_be_checked(study: list[str], capsys: 
     assert "`train` ended with exit status 137" in capsys.readouterr().out
 
 
-def test_what_differs_between_the_machines_is_said(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_differs_between_the_machines_is_said(
+    study: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     manifest = read_json(MANIFEST)
     manifest["cells"][0]["environment"] |= {"torch": "2.0.0", "device": "NVIDIA H100"}
     manifest["protocol"]["versions"]["downstream"] = 1
@@ -330,11 +375,19 @@ def test_a_cell_that_was_not_trained_cannot_be_checked(study: list[str]) -> None
     [
         ({"cells": None}, "not a manifest of this program"),
         ({"cells": [{"cell": "nano_1_adamw_s1_0"}]}, "would be trained in another way"),
-        ({"studies": [], "git_revision": "abc"}, "would be trained in another way .*; check out revision abc"),
-        ({"studies": [], "git_revision": git_revision()}, "in another way .*; put it back as it was written"),
+        (
+            {"studies": [], "git_revision": "abc"},
+            "would be trained in another way .*; check out revision abc",
+        ),
+        (
+            {"studies": [], "git_revision": git_revision()},
+            "in another way .*; put it back as it was written",
+        ),
     ],
 )
-def test_what_is_no_manifest_is_refused(study: list[str], change: dict[str, Any], message: str) -> None:
+def test_what_is_no_manifest_is_refused(
+    study: list[str], change: dict[str, Any], message: str
+) -> None:
     write_json(MANIFEST, read_json(MANIFEST) | change)
     with pytest.raises(ValueError, match=message):
         check(study[:1], None)
@@ -347,7 +400,9 @@ def test_the_command_line(study: list[str], capsys: pytest.CaptureFixture[str]) 
     assert "--tolerance: 'loss=-1' is not METRIC=NUMBER" in capsys.readouterr().err
     for text in ("paths={txt: here}", "paths=here", "training={seq_len: 8}"):
         assert main(["verify", str(MANIFEST), "--sample", "1", "--config", text]) == 2
-        assert f"--config: '{text}' is not paths={{...}} with text: PATH, " in capsys.readouterr().err
+        assert (
+            f"--config: '{text}' is not paths={{...}} with text: PATH, " in capsys.readouterr().err
+        )
     for wrong in (["--sample", "0"], [], ["--sample", "1", "--cells", "a"]):
         with pytest.raises(SystemExit, match="2"):
             main(["verify", str(MANIFEST), *wrong])

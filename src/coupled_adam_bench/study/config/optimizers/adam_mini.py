@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 
 class AdamMiniSettings(BetaSettings):
-    """Adam-mini for the embedding: one second moment for each row (Zhang et al. 2024, arXiv 2406.16793) [C]."""
+    """Adam-mini for the embedding: one second moment for each row (Zhang et al. 2024, arXiv
+    2406.16793) [C]."""
 
     title: ClassVar[str] = "Adam-mini"
     implementation: ClassVar[str] = "coupled_adam:CoupledAdam"
@@ -22,7 +23,8 @@ class AdamMiniSettings(BetaSettings):
         return rows * width + rows
 
     def keywords(self, training: "Training") -> dict[str, Any]:
-        """Return decay rates, epsilon, and that coupling is over the columns of a row, which is Adam-mini's rule."""
+        """Return decay rates, epsilon, and that coupling is over the columns of a row, which is
+        Adam-mini's rule."""
         return {"betas": training.betas(self), "eps": training.eps, "coupled_dim": 1}
 
     def rule(self, training: "Training") -> Rule:

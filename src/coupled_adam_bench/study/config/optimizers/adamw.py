@@ -15,11 +15,15 @@ class AdamWSettings(BetaSettings):
     title: ClassVar[str] = "Adam"
     implementation: ClassVar[str] = "torch.optim:AdamW"
     examples: ClassVar[tuple[Any, ...]] = ("adamw", {"name": "adamw", "amsgrad": True})
-    named: ClassVar[dict[str, tuple[str, str]]] = {"amsgrad": ("_amsgrad", ", AMSGrad"), **BetaSettings.named}
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "amsgrad": ("_amsgrad", ", AMSGrad"),
+        **BetaSettings.named,
+    }
 
     name: Literal["adamw"]
     amsgrad: bool = False
-    """Whether the denominator has the largest second moment so far (Reddi et al. 2018, arXiv 1904.09237)."""
+    """Whether the denominator has the largest second moment so far (Reddi et al. 2018, arXiv
+    1904.09237)."""
 
     def n_states(self, rows: int, width: int) -> int:
         """Return the size of both moments, and of the largest second one."""

@@ -1,4 +1,5 @@
-"""What optimizers of the embedding have in common. Nothing here loads torch: an implementation is named by its path."""
+"""What optimizers of the embedding have in common. Nothing here loads torch: an implementation is
+named by its path."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
@@ -15,19 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rule:
-    """An optimizer as a linear function of gradients: ``m <- keep m + take g``, ``update = -factor m``."""
+    """An optimizer as a linear function of gradients: ``m <- keep m + take g``, ``update = -factor
+    m``."""
 
     keep: float
     take: float
     decoupled_decay: bool
-    """Whether weight decay acts directly on the weights (AdamW), instead of through the gradient (SGD)."""
+    """Whether weight decay acts directly on the weights (AdamW), instead of through the gradient
+    (SGD)."""
     factor: str
-    """``module:function`` that computes the factor from a parameter's state after the step and its group. It returns a
-    number, or shape D, V1 or VD in float64."""
+    """``module:function`` that computes the factor from a parameter's state after the step and its
+    group. It returns a number, or shape D, V1 or VD in float64."""
 
 
 class HeadSettings(LaterSettings, ABC):
-    """What the entry of an optimizer can change beside its rule: the head's matrix after a step, and the head's loss.
+    """What the entry of an optimizer can change beside its rule: the head's matrix after a step,
+    and the head's loss.
 
     The defaults change nothing. With a tied head the matrix is the embedding.
     """
@@ -42,22 +46,25 @@ class HeadSettings(LaterSettings, ABC):
     """How settings that differ from their defaults appear in key and label, in this order."""
 
     mu_centering: bool = False
-    """Whether the mean of the head's rows is subtracted from each row after every step (Stollenwerk et al. 2026, arXiv
-    2601.02031)."""
+    """Whether the mean of the head's rows is subtracted from each row after every step (Stollenwerk
+    et al. 2026, arXiv 2601.02031)."""
     mu_loss: float = Field(0.0, ge=0, le=1e6)
-    """Weight of the squared norm of the mean of the head's rows in what is minimized (arXiv 2601.02031). Its authors
-    publish 1e-4 and study 1e-7, 0.1 and 100 beside it [C]."""
+    """Weight of the squared norm of the mean of the head's rows in what is minimized (arXiv
+    2601.02031). Its authors publish 1e-4 and study 1e-7, 0.1 and 100 beside it [C]."""
     z_loss: float = Field(0.0, ge=0, le=1e6)
-    """Weight of the mean of (log Z)^2 in what is minimized, where Z is the sum of a token's exponentiated logits (PaLM,
-    Sec. 5); 1e-4 there and in arXiv 2601.02031."""
+    """Weight of the mean of (log Z)^2 in what is minimized, where Z is the sum of a token's
+    exponentiated logits (PaLM, Sec. 5); 1e-4 there and in arXiv 2601.02031."""
     soft_cap: float | None = Field(None, ge=1e-3, le=1e6)
-    """Bound c of the logits, which become c tanh(logit / c) (Gemma 2, arXiv 2408.00118, with c = 30); by default they
-    have no bound."""
+    """Bound c of the logits, which become c tanh(logit / c) (Gemma 2, arXiv 2408.00118, with c =
+    30); by default they have no bound."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if self.mu_centering and self.mu_loss:
-            raise ValueError("mu_loss: with mu_centering the mean is zero and adds nothing; leave out one of both")
+            raise ValueError(
+                "mu_loss: with mu_centering the mean is zero and adds nothing; leave out one of"
+                " both"
+            )
         return self
 
     @abstractmethod
@@ -65,7 +72,8 @@ class HeadSettings(LaterSettings, ABC):
         """Return how many numbers the optimizer keeps between steps for a matrix."""
 
     def rule(self, training: "Training") -> Rule | None:  # noqa: ARG002 - as of those that have one
-        """Return how a step follows from gradients; ``None`` if it is not known to be linear in them."""
+        """Return how a step follows from gradients; ``None`` if it is not known to be linear in
+        them."""
         return None
 
     @property
@@ -85,21 +93,25 @@ class HeadSettings(LaterSettings, ABC):
 
     @property
     def entries(self) -> dict[str, Self]:
-        """The entries of single optimizers by their fields in this one; ``""`` is the field of one that is single."""
+        """The entries of single optimizers by their fields in this one; ``""`` is the field of one
+        that is single."""
         return {"": self}
 
 
 class Named(LaterSettings, ABC):
-    """An optimizer whose key and label are made of its settings, unless it is a row that has others."""
+    """An optimizer whose key and label are made of its settings, unless it is a row that has
+    others."""
 
     _row: tuple[str, str] | None = PrivateAttr(None)
 
     @abstractmethod
     def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
-        """Return key and label, made of all settings that differ from their defaults, some ``leave_out``."""
+        """Return key and label, made of all settings that differ from their defaults, some
+        ``leave_out``."""
 
     def in_row(self, key: str, label: str) -> Self:
-        """Return the same optimizer as a row of tables and results whose names do not tell its settings."""
+        """Return the same optimizer as a row of tables and results whose names do not tell its
+        settings."""
         copy = self.model_copy()
         copy._row = (key, label)
         return copy
@@ -121,25 +133,30 @@ class Named(LaterSettings, ABC):
 
 
 class WidthScale(Settings):
-    """A factor of the learning rate that depends on the width of the model: (d_model / reference)^power."""
+    """A factor of the learning rate that depends on the width of the model: (d_model /
+    reference)^power."""
 
     power: float = Field(ge=-4, le=4)
-    """0.5 for a rate that grows with the square root of the width relative to the model's (Hayou and Liu 2025, arXiv
-    2506.15025), and 1 for one that grows with the width (muP, arXiv 2203.03466)."""
+    """0.5 for a rate that grows with the square root of the width relative to the model's (Hayou
+    and Liu 2025, arXiv 2506.15025), and 1 for one that grows with the width (muP, arXiv
+    2203.03466)."""
     reference: int = Field(gt=0, le=2**20)
     """The width at which the factor is 1."""
 
 
 class BuiltInSettings(HeadSettings, Named):
-    """What all built-in optimizers can change, and what each declares: the class variables and ``keywords``."""
+    """What all built-in optimizers can change, and what each declares: the class variables and
+    ``keywords``."""
 
     later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay", "width_scale")
     title: ClassVar[str]
     """The name in tables, to which settings are added."""
     implementation: ClassVar[str]
-    """``module:Class`` of the optimizer; it gets the matrices, ``lr``, ``weight_decay`` and ``keywords``."""
+    """``module:Class`` of the optimizer; it gets the matrices, ``lr``, ``weight_decay`` and
+    ``keywords``."""
     examples: ClassVar[tuple[Any, ...]]
-    """Entries of a study that the tests go through: the shortest one, and one for each other size of its states."""
+    """Entries of a study that the tests go through: the shortest one, and one for each other size
+    of its states."""
     named: ClassVar[dict[str, tuple[str, str]]] = {
         "width_scale": ("_w{0.power:g}-{0.reference}", ", f x (D / {0.reference})^{0.power:g}"),
         "weight_decay": ("_wd{:g}", ", wd = {:g}"),
@@ -149,14 +166,17 @@ class BuiltInSettings(HeadSettings, Named):
     weight_decay: float | None = Field(None, ge=0, le=1e6)
     """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
     width_scale: WidthScale | None = None
-    """How the learning rate follows the width of the model, beside ``lr_factor``; by default it does not."""
+    """How the learning rate follows the width of the model, beside ``lr_factor``; by default it
+    does not."""
 
     @abstractmethod
     def keywords(self, training: "Training") -> dict[str, Any]:
-        """Return the arguments of the implementation beside the matrices, ``lr`` and ``weight_decay``."""
+        """Return the arguments of the implementation beside the matrices, ``lr`` and
+        ``weight_decay``."""
 
     def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
-        """Return key and label, made of all settings that differ from their defaults, some ``leave_out``."""
+        """Return key and label, made of all settings that differ from their defaults, some
+        ``leave_out``."""
         kind: str = self.name  # type: ignore[attr-defined]
         key, label = kind, self.title
         for field, (in_key, in_label) in self.named.items():
@@ -170,10 +190,14 @@ class FactorSettings(BuiltInSettings):
     """What optimizers at the model's learning rate can change."""
 
     later: ClassVar[tuple[str, ...]] = (*BuiltInSettings.later, "lr_factor")
-    named: ClassVar[dict[str, tuple[str, str]]] = {"lr_factor": ("_f{:g}", ", f = {:g}"), **BuiltInSettings.named}
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "lr_factor": ("_f{:g}", ", f = {:g}"),
+        **BuiltInSettings.named,
+    }
 
     lr_factor: float = Field(1.0, gt=0, le=1e40)
-    """Factor that multiplies the model's learning rate for the embedding; the schedule is the same for all."""
+    """Factor that multiplies the model's learning rate for the embedding; the schedule is the same
+    for all."""
 
 
 class BetaSettings(FactorSettings):

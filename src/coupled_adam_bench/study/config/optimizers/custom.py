@@ -19,35 +19,41 @@ from coupled_adam_bench.study.config.optimizers.built_in import BY_NAME
 
 
 class CustomSettings(HeadSettings):
-    """A user's own optimizer for the embedding: any subclass of torch.optim.Optimizer (docs/optimizers.md).
+    """A user's own optimizer for the embedding: any subclass of torch.optim.Optimizer
+    (docs/optimizers.md).
 
-    The class is called as ``Class(embeddings, lr=..., weight_decay=..., **arguments)``, without ``weight_decay`` if it
-    has no such argument.
+    The class is called as ``Class(embeddings, lr=..., weight_decay=..., **arguments)``, without
+    ``weight_decay`` if it has no such argument.
     """
 
     later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "code")
 
     name: Literal["custom"]
     path: DottedPath
-    """Module and class, in an installed package or in a file of the folder where the study is started."""
+    """Module and class, in an installed package or in a file of the folder where the study is
+    started."""
     key: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$", max_length=NAME_LENGTH)
-    """Name in results, in cell ids and in the keys of tables. No other optimizer of the study may have it, and no
-    built-in one with any settings."""
+    """Name in results, in cell ids and in the keys of tables. No other optimizer of the study may
+    have it, and no built-in one with any settings."""
     label: Label
     """Name in tables, which may be that of no built-in optimizer either."""
     arguments: Annotated[
         dict[str, Any],
-        BeforeValidator(checked_arguments, json_schema_input_type=dict[str, Scalar | tuple[Scalar, ...]]),
+        BeforeValidator(
+            checked_arguments, json_schema_input_type=dict[str, Scalar | tuple[Scalar, ...]]
+        ),
     ] = Field(default_factory=dict)
     """Keyword arguments; lists become tuples."""
     lr_factor: float = Field(1.0, gt=0, le=1e40)
-    """Factor that multiplies the model's learning rate; the schedule is the same for all optimizers."""
+    """Factor that multiplies the model's learning rate; the schedule is the same for all
+    optimizers."""
     weight_decay: float | None = Field(None, ge=0, le=1e6)
-    """Weight decay of the embedding; by default ``training.embedding_weight_decay``. Whether it is decoupled depends on
-    the class."""
+    """Weight decay of the embedding; by default ``training.embedding_weight_decay``. Whether it is
+    decoupled depends on the class."""
     code: dict[str, str] | None = None
-    """What identifies the code of the class: by module the SHA-256 of its file, or by package its version. By default
-    it is that of the code which is there when the study is started; other code than one that is given is refused."""
+    """What identifies the code of the class: by module the SHA-256 of its file, or by package its
+    version. By default it is that of the code which is there when the study is started; other code
+    than one that is given is refused."""
 
     @model_validator(mode="after")
     def _has_names_of_its_own(self) -> Self:
@@ -58,7 +64,10 @@ class CustomSettings(HeadSettings):
             is_key = key == name or key.startswith(f"{name}_")
             if is_key or label == title or label.startswith((f"{title},", f"{title} (")):
                 field, given = ("key", self.key) if is_key else ("label", self.label)
-                raise ValueError(f"{field}: {given!r} is a name of the built-in optimizer {name}; give yours another")
+                raise ValueError(
+                    f"{field}: {given!r} is a name of the built-in optimizer {name}; give yours"
+                    " another"
+                )
         return self
 
     def n_states(self, rows: int, width: int) -> int:

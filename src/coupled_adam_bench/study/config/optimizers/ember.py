@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class EmberSettings(FactorSettings):
-    """Ember for the embedding: no first moment, a second moment for each row and each column (Shah 2026, arXiv
-    2607.01455)."""
+    """Ember for the embedding: no first moment, a second moment for each row and each column (Shah
+    2026, arXiv 2607.01455)."""
 
     title: ClassVar[str] = "Ember"
     implementation: ClassVar[str] = "coupled_adam_bench.optim.ember:Ember"

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 class NormalizedSgdSettings(FactorSettings):
-    """SGD for the embedding, with a root mean square of 1 in each row or column of a step (SCALE, arXiv 2506.16659)."""
+    """SGD for the embedding, with a root mean square of 1 in each row or column of a step (SCALE,
+    arXiv 2506.16659)."""
 
     title: ClassVar[str] = "Normalized SGD"
     implementation: ClassVar[str] = "coupled_adam_bench.optim.normalized_sgd:NormalizedSGD"
@@ -28,9 +29,11 @@ class NormalizedSgdSettings(FactorSettings):
 
     name: Literal["normalized_sgd"]
     by: Literal["row", "column"]
-    """What has a root mean square of 1. SCALE has columns of the embedding and rows of the head [C]."""
+    """What has a root mean square of 1. SCALE has columns of the embedding and rows of the head
+    [C]."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    """Decay rate of the average of gradients that is normalized. SCALE has 0.9 for the head alone [C]."""
+    """Decay rate of the average of gradients that is normalized. SCALE has 0.9 for the head alone
+    [C]."""
 
     def n_states(self, rows: int, width: int) -> int:
         """Return the size of the average, if there is any."""
