@@ -4,7 +4,10 @@ import torch
 
 
 class Lookahead(torch.optim.AdamW):
-    """AdamW that goes back, every ``k`` steps, to a moving average of where it was then (arXiv 1907.08610)."""
+    """AdamW that goes back, every ``k`` steps, to a moving average of where it was then.
+
+    The paper is arXiv 1907.08610.
+    """
 
     def __init__(self, params, lr, weight_decay=0.0, k=5, alpha=0.5):
         super().__init__(params, lr=lr, betas=(0.9, 0.95), weight_decay=weight_decay)
@@ -13,7 +16,8 @@ class Lookahead(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure=None):
         """Take a step of AdamW, and go back to the average after every ``k``."""
-        new = [weight for group in self.param_groups for weight in group["params"] if weight not in self.state]
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        new = [weight for weight in weights if weight not in self.state]
         starts = [weight.clone() for weight in new]
         super().step(closure)
         for weight, start in zip(new, starts, strict=True):
