@@ -65,11 +65,11 @@ def page() -> str:
 
 
 def test_the_list_has_every_fault_and_no_area_is_empty():
-    sections = re.split(r"^## .*\n", page(), flags=re.MULTILINE)[1:]
+    text = page()
+    sections = re.split(r"^## .*\n", text, flags=re.MULTILINE)[1:]
     assert len(sections) == len(AREAS)
     assert all("\n- **" in section for section in sections)
-    tests = {test for *_, test in faults()}
-    assert all(f"`{test}`" in page() for test in tests)
+    assert not [test for *_, test in faults() if f"`{test}`" not in text]
 
 
 def test_the_page_about_reliability_names_the_areas():
