@@ -79,15 +79,10 @@ def test_pages_that_code_names_are_there():
     "page", [*FIRST[:2], *DOCS, *BOOK], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_files_that_a_page_names_are_there(page):
-    """Files of the tests stand in docs/faults.md as their marks lie; what a reader is to write is
-    no file yet."""
+    """What a reader is to write is no file yet."""
     names = re.findall(
         r"`((?:tests|src|benchmarks|rules|workflow|templates|profiles|slurm|research)/[\w./-]+\w)",
         page.read_text(encoding="utf-8"),
     )
-    others = re.compile(
-        r"NAME|^src/utils\.py$|/test_\w+\.py$"
-        if page.name == "faults.md"
-        else r"NAME|^src/utils\.py$"
-    )
+    others = re.compile(r"NAME|^src/utils\.py$")
     assert not [name for name in names if not others.search(name) and not (ROOT / name).exists()]
