@@ -50,9 +50,8 @@ def main() -> int:
         return run_stage()
     except ModuleNotFoundError as error:
         package = (error.name or __package__).partition(".")[0]
-        if (
-            find_spec(package) is not None
-        ):  # it is there, and something in it is not: no matter of what is installed
+        if find_spec(package) is not None:
+            # It is there, and something in it is not: no matter of what is installed.
             raise
         print(
             f"error: the package {package!r} is not installed; this command needs all packages of"

@@ -86,6 +86,8 @@ class _SumOverPairs(torch.autograd.Function):
             slopes_KV = None if soft_cap is None else torch.empty_like(logits_KV)
             if soft_cap is not None and slopes_KV is not None:
                 logits_KV = capped(logits_KV, soft_cap, slopes_KV)
+            # What has a row for each token elsewhere becomes counts here: of the tokens of each
+            # context, and of each pair of context and target.
             kept_T = (targets_T != IGNORED).to(logits_KV.dtype)
             pairs_T = contexts_T * vocab_size + targets_T.clamp(min=0)
             n_K1 = logits_KV.new_zeros(len(hidden)).index_add_(0, contexts_T, kept_T)[:, None]
@@ -95,6 +97,7 @@ class _SumOverPairs(torch.autograd.Function):
             sum_K1 = exp_KV.sum(1, keepdim=True)
             log_z_K1 = sum_K1.log() + max_K1
             loss = (n_K1 * log_z_K1).sum() - target_logits
+            # The memory of the softmax becomes that of its gradient.
             grad_KV = exp_KV.mul_(n_K1 * (1 + 2 * z_loss * log_z_K1) / sum_K1)
             grad_KV.view(-1).index_add_(0, pairs_T, kept_T, alpha=-1)
             if slopes_KV is not None:

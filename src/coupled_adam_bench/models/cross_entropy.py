@@ -104,9 +104,8 @@ class _SumCrossEntropy(torch.autograd.Function):
             grad_weight_VD = torch.zeros_like(weight_VD)
             loss = torch.zeros((), dtype=torch.promote_types(dtype, torch.float32), device=device)
             penalty = torch.zeros_like(loss)
-            all_logits_CV = hidden.new_empty(
-                min(chunk, len(hidden)), len(weight)
-            )  # one buffer for all chunks
+            # One buffer for all chunks.
+            all_logits_CV = hidden.new_empty(min(chunk, len(hidden)), len(weight))
             all_slopes_CV = None if soft_cap is None else torch.empty_like(all_logits_CV)
             for start in range(0, len(targets_T), chunk):
                 rows = slice(start, start + chunk)

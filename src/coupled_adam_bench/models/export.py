@@ -56,9 +56,8 @@ def save_model(
     card says how it was trained. The same gives the same bytes.
     """
     names = {family_of(name).model: name for name in ARCHITECTURES}
-    model_type = next(
-        names[kind] for kind in type(model).__mro__ if kind in names
-    )  # FSDP2 makes a subclass of it
+    # FSDP2 makes a subclass of it.
+    model_type = next(names[kind] for kind in type(model).__mro__ if kind in names)
     family = family_of(model_type)
     ours = dict(model.state_dict() if state is None else state)
     theirs: dict[str, Tensor] = {}
@@ -133,9 +132,8 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageMode
     theirs = load_file(folder / WEIGHTS)
     ours = {}
     for entry in family.weights(model):
-        chunks = [
-            theirs.pop(f"{name}.weight") for name in entry.theirs
-        ]  # no weight is in memory twice for long
+        # No weight is in memory twice for long.
+        chunks = [theirs.pop(f"{name}.weight") for name in entry.theirs]
         weight = chunks[0] if entry.shared or len(chunks) == 1 else torch.cat(chunks)
         ours[f"{entry.ours}.weight"] = weight.T.contiguous() if entry.transposed else weight
     model.load_state_dict(ours, assign=True)
@@ -155,6 +153,7 @@ def model_card(cell: Cell) -> str:
     }
     n_contexts = cell.model.n_contexts
     size = f"{cell.model.n_layer} layers" if n_contexts is None else f"{n_contexts} hidden states"
+    # Who opens the folder wants to know first what can read it.
     readers = (
         "`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read this"
         " folder."

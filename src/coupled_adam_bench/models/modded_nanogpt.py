@@ -69,9 +69,8 @@ class ModdedNanoGPT(StableLM):
     block_type = ModdedNanoGPTBlock
 
     def __init__(self, *, rope_base: float, rope_fraction: float, **sizes: Any) -> None:
-        LanguageModel.__init__(
-            self, **sizes
-        )  # StableLM's layers have an option that these have not
+        # StableLM's layers have an option that these have not.
+        LanguageModel.__init__(self, **sizes)
         self.rope_base, self.rope_fraction = rope_base, rope_fraction
         self.ln_0 = self.block_type.norm(self.d_model)
 

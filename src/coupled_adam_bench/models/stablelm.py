@@ -129,10 +129,11 @@ class StableLM(LanguageModel):
         d_rotated = round(self.rope_fraction * self.d_model / self.n_head)
         tables = rope_tables(tokens_BT.shape[1], d_rotated, self.rope_base, tokens_BT.device)
         if places_BT is not None:
+            # Shape B1TJ, for all heads.
             tables = (
                 tables[0][places_BT][:, None],
                 tables[1][places_BT][:, None],
-            )  # shape B1TJ, for all heads
+            )
         return self.embedding(tokens_BT), *tables
 
 

@@ -43,9 +43,8 @@ class Batches:
 
     def _start_reader(self) -> None:
         if self._device.type == "cuda":
-            torch.cuda.set_device(
-                self._device
-            )  # pinned memory belongs to the device of the thread that asks for it
+            # Pinned memory belongs to the device of the thread that asks for it.
+            torch.cuda.set_device(self._device)
 
     def _read(self, step: int) -> Tensor:
         starts = self._order.starts(step)[self._own_rows]

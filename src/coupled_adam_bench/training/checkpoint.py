@@ -181,9 +181,8 @@ class Checkpoints:
         # one of this run.
         ours = [path for path in checkpoints(self.folder) if step_of(path) <= state["step"]]
         for old in [path for path in ours if not (path / KEPT).exists()][KEEP_CHECKPOINTS:]:
-            doomed = old.rename(
-                old.with_name(f".{old.name}.tmp")
-            )  # a half-deleted checkpoint must not keep its name
+            # A half-deleted checkpoint must not keep its name.
+            doomed = old.rename(old.with_name(f".{old.name}.tmp"))
             remove(doomed)
 
     def clean(self) -> None:

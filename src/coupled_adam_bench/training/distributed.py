@@ -162,21 +162,22 @@ def open_group(device: str) -> Iterator[WorkerGroup]:
     if not is_launched():
         yield WorkerGroup(torch.device(name, 0) if name == "cuda" else torch.device(name))
         return
-    local = (
-        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        if name == "cuda"
-        else torch.device("cpu")
-    )
-    if local.type == "cuda":
-        check_gpus(local.index + 1)
-        torch.cuda.set_device(local)
+    if name == "cuda":
+        device_of_rank = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        check_gpus(device_of_rank.index + 1)
+        torch.cuda.set_device(device_of_rank)
+        backend = "cpu:gloo,cuda:nccl"
+    else:
+        device_of_rank = torch.device("cpu")
+        backend = "gloo"
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=_STALL)
     try:
+        # Votes and the writing of checkpoints run beside the training, so each has a group of its
+        # own: collectives of one group must come in the same order in all processes.
         votes, saves = (dist.new_group(backend="gloo", timeout=_STALL) for _ in range(2))
         halvings = int(os.environ.get(_HALVINGS, "0"))
-        yield WorkerGroup(local, rank, size, votes, saves, halvings)
+        yield WorkerGroup(device_of_rank, rank, size, votes, saves, halvings)
     finally:
         dist.destroy_process_group()
 

@@ -156,8 +156,10 @@ def train_cells(
             cell, execution, data_dir, paths.run_dir(cell.id, results), group, results
         )
 
-    names = [f"{cell.id} to step {cell.steps}" if trunk else cell.id for cell in cells]
-    return run_jobs(dict(zip(names, map(job, cells), strict=True)), device)
+    def name(cell: Cell) -> str:
+        return f"{cell.id} to step {cell.steps}" if trunk else cell.id
+
+    return run_jobs({name(cell): job(cell) for cell in cells}, device)
 
 
 def run_jobs(jobs: Mapping[str, Job], device: str) -> int:
@@ -170,17 +172,15 @@ def run_jobs(jobs: Mapping[str, Job], device: str) -> int:
     worst = 0
     with stop_requests() as stop, open_group(device) as group:
         for name, job in jobs.items():
-            if (
-                group.sum(torch.tensor(float(bool(stop)), device=group.device)) > 0
-            ):  # in any process
+            if group.sum(torch.tensor(float(bool(stop)), device=group.device)) > 0:
+                # A request in any process stops all of them.
                 return RESUME_ME
             try:
                 status = with_room(name, job, group)
             except Exception as error:
                 lost = group.lost_peer(error)
-                if not lost and not isinstance(
-                    error, (ValueError, OSError)
-                ):  # not an error that the user can correct
+                if not lost and not isinstance(error, (ValueError, OSError)):
+                    # The user cannot correct this error, so its place in the code is shown.
                     traceback.print_exc()
                 reason = (
                     f"another of the {group.size} processes has ended; its own lines or the"

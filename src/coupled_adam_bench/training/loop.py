@@ -99,6 +99,7 @@ class Run:
         """Return a line of the history with what was ``measured``, and append it to the file in the
         first process."""
         training, losses = self.cell.training, self.trainer.state.interval_losses
+        # The embedding may be in shards, so sums over its rows are taken before they are gathered.
         with torch.no_grad():
             embedding = self.trainer.model.embedding.weight
             mean_norm = whole(embedding.sum(0)).div(embedding.shape[0]).norm().item()
@@ -199,6 +200,7 @@ class Run:
                 branch = paths.branch_file(self.cell.id, self.cell.steps)
                 write_sealed(self.files.folder / branch.name, self.record(outcome))
             return
+        # All processes take part in gathering the weights, and the first one writes them.
         if outcome.status == "completed":
             weights = {
                 name: whole(tensor).cpu()
@@ -220,7 +222,12 @@ class Run:
         environment."""
         seconds = self.trainer.state.seconds
         batch_tokens = self.cell.training.batch_sequences * self.cell.training.seq_len
-        speed = self.trainer.state.step * batch_tokens / seconds if seconds else None
+        # A run that was over when it was started has spent no time, and has no speed.
+        speed = None
+        mfu = None
+        if seconds:
+            speed = self.trainer.state.step * batch_tokens / seconds
+            mfu = self._mfu(speed)
         return {
             "cell": self.cell.id,
             "status": outcome.status,
@@ -232,7 +239,7 @@ class Run:
                 "device": self.device.type,
                 "seconds": seconds,
                 "tokens_per_second": speed,
-                "mfu": self._mfu(speed) if speed else None,
+                "mfu": mfu,
                 "peak_memory_bytes": peak_memory_bytes(self.device),
                 "joules": self.trainer.state.joules,
                 "loss_spikes": self.trainer.state.spikes.spikes,

@@ -142,18 +142,21 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     tokens = micro_batch_sequences * training.seq_len
     bf16, on_gpu = training.precision == "bf16", execution.gpus > 0
     matrices = model.matrix_params
-    root = (
-        n_params - matrices - model.n_layer * model.norm_params_per_layer
-    )  # what belongs to no layer
+    # What belongs to no layer.
+    root = n_params - matrices - model.n_layer * model.norm_params_per_layer
     head_weight = FP32 * cell.vocab_size * model.d_model
     chunk = min(LOGITS_CHUNK["cuda" if on_gpu else "cpu"], tokens)
     # The logits and their softmax in the products' precision, between them log-softmax in float32;
     # on a CPU, float32 logits are overwritten.
-    logit = 2 * BF16 + FP32 if bf16 else (2 if on_gpu else 1) * FP32
+    if bf16:
+        logit = 2 * BF16 + FP32
+    elif on_gpu:
+        logit = 2 * FP32
+    else:
+        logit = FP32
     soft_cap = cell.optimizer.head.soft_cap
-    if (
-        soft_cap is not None
-    ):  # its derivative, and beside bfloat16 logits the capped ones in float32
+    if soft_cap is not None:
+        # Its derivative, and beside bfloat16 logits the capped ones in float32.
         logit += BF16 + FP32 if bf16 else FP32
     # The last norm's input and output, the loss's copy of the output, and its gradient.
     hidden = tokens * model.d_model * (3 * FP32 + (BF16 if bf16 else 0))
@@ -164,29 +167,45 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     token_ids = 16 * sequences * training.seq_len  # inputs and targets in int64
     # A norm behind the embedding keeps its input, and on a CPU its output before the weights.
     outer = 2 * FP32 * model.d_model * (model.family.outer_norms - 1)
-    if (
-        model.n_contexts is not None
-    ):  # float32 logits of all contexts, in bfloat16 beside those of the products
-        logit = FP32 + (BF16 if bf16 else 0) + (FP32 if soft_cap is not None else 0)
+    if model.n_contexts is not None:
+        # float32 logits of all contexts, in bfloat16 beside those of the products.
+        logit = FP32
+        if bf16:
+            logit += BF16
+        if soft_cap is not None:
+            logit += FP32
         # Inputs, contexts, targets and pairs in int64, and a mask and the logits of the targets in
         # float32.
         chunk, hidden, tokens = model.n_contexts, (4 * 8 + 2 * FP32) * tokens, 0
-    return Memory(
-        weights=FP32 * n_params // shards,
+    if sharded:
         # The root stays gathered; of the layers, one computes while the next arrives in a buffer
         # and is copied out.
-        gathered=FP32 * (root + 3 * matrices // model.n_layer) if sharded else 0,
-        casts=BF16 * matrices if bf16 else 0,
+        gathered = FP32 * (root + 3 * matrices // model.n_layer)
         # FSDP2 makes shards of a layer's gradients once it is done, and the root is done last.
-        gradients=FP32 * (root + n_params // shards) if sharded else FP32 * n_params,
+        gradients = FP32 * (root + n_params // shards)
+    else:
+        gathered = 0
+        gradients = FP32 * n_params
+    kept_gradients = 0
+    if several or is_ddp:
+        kept_gradients = FP32 * n_params // shards
+    # Several micro-batches add up their gradients, and those of a tied table have two parts.
+    tied_gradients = 0
+    if model.tied:
+        tied_gradients = (3 if several else 2) * head_weight
+    return Memory(
+        weights=FP32 * n_params // shards,
+        gathered=gathered,
+        casts=BF16 * matrices if bf16 else 0,
+        gradients=gradients,
         optimizer=optimizer_bytes(cell) // shards,
         activations=tokens * (model.n_layer * layer_bytes_per_token(cell, on_gpu) + outer)
         + token_ids,
         head=chunk * cell.vocab_size * logit + hidden + factors,
         backward=head_weight + tokens * (FP32 * model.d_model + mlp_gradients),
-        tied_gradients=(3 if several else 2) * head_weight if model.tied else 0,
+        tied_gradients=tied_gradients,
         micro_batch_sequences=micro_batch_sequences,
-        kept_gradients=FP32 * n_params // shards if several or is_ddp else 0,
+        kept_gradients=kept_gradients,
     )
 
 

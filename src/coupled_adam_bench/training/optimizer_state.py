@@ -102,6 +102,8 @@ def export_state(
             name = f"{prefix}/{names[parameters[index]]}/{key}"
             value_tensors: dict[str, Tensor] = {}
             encoded = _encode(value, name, value_tensors)
+            # A plain tensor needs no entry beside itself; a number, a container of tensors or an
+            # unusual order in memory does.
             if name not in value_tensors or "order" in encoded:
                 numbers[name] = encoded
             for tensor_name, tensor in value_tensors.items():
@@ -177,7 +179,9 @@ def import_state(
 ) -> None:
     """Put a state from :func:`export_state` back into the optimizer."""
     parameters, numbers = _parameters(optimizer), rest["numbers"]
-    whole = [name for name in tensors if not any(name.startswith(f"{outer}/") for outer in numbers)]
+    # A tensor below a key of `numbers` belongs to that value, which `_decode` puts together.
+    inner = tuple(f"{outer}/" for outer in numbers)
+    whole = [name for name in tensors if not name.startswith(inner)]
     state: dict[int, dict[str, Any]] = {}
     for index, parameter in enumerate(parameters):
         start = f"{prefix}/{names[parameter]}/"

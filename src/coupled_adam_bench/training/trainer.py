@@ -239,9 +239,8 @@ class Trainer:
         deleted."""
         tensors, rest = self.tensors()
         state = {
-            "interval_losses": list(
-                self.state.interval_losses
-            ),  # a copy, since it is written while training continues
+            # A copy, since it is written while training continues.
+            "interval_losses": list(self.state.interval_losses),
             "seconds": self.state.seconds,
             "joules": self.state.joules,
             "spikes": self.state.spikes.to_json(),
@@ -259,6 +258,7 @@ class Trainer:
         self.checkpoints.clean()
         newest, source = self.checkpoints.newest(), self.run_dir
         trunk = stable_prefix(self.cell)
+        # A checkpoint of the trunk counts only where it is further than the cell's own.
         if (
             results is not None
             and trunk is not None

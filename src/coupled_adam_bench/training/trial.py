@@ -39,10 +39,12 @@ def try_optimizer(optimizer: CustomSettings, training: Training, peak_lr: float)
     with the same bits both times.
     """
     generator = torch.Generator().manual_seed(0)
-    start, *grads = (
-        [torch.randn(shape, generator=generator) for shape in _SHAPES.values()]
-        for _ in range(1 + 2 * _STEPS)
-    )
+
+    def draw() -> list[Tensor]:
+        return [torch.randn(shape, generator=generator) for shape in _SHAPES.values()]
+
+    start = draw()
+    grads = [draw() for _ in range(2 * _STEPS)]
     weights, undisturbed = _begin(start, optimizer, training, peak_lr)
     _step(optimizer, undisturbed, weights, grads[:_STEPS])
     if any(torch.equal(*pair) for pair in zip(weights, start, strict=True)):
