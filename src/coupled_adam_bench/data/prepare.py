@@ -262,6 +262,8 @@ def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
                 f"data.split: {split} has {tokens} tokens in {documents} of {n_all} documents, but"
                 f" needs training.seq_len + 1 = {training.seq_len + 1}; {advice}"
             )
+    if training.data_order == "pairs":
+        return  # train is a source, of which a run may draw any number of tokens
     split = study.evaluation.test_loss.split
     if (held_out := splits[split]).n_documents < FEW_DOCUMENTS:
         say(

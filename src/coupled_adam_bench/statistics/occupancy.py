@@ -61,7 +61,7 @@ def _sum_of_factors(training: Training, steps: int, peak: float) -> float:
 def _of_text(cell: Cell, results: Path) -> tuple[float, float]:
     """Return the passes over a cell's training text and :func:`share_of_rows_forgotten` there.
 
-    Both are NaN if the text is not prepared here.
+    Both are NaN if the text is not prepared here, and passes are of a text that is a source.
     """
     counts = paths.data_dir(cell.data_id, results) / UNIGRAM
     if not counts.is_file():
@@ -71,6 +71,8 @@ def _of_text(cell: Cell, results: Path) -> tuple[float, float]:
     forgotten = share_of_rows_forgotten(
         counts_V, training.batch_sequences * training.seq_len, training.beta2
     )
+    if training.data_order == "pairs":  # which are drawn anew at each step
+        return math.nan, forgotten
     return cell.n_tokens / int(counts_V.sum()), forgotten
 
 
