@@ -249,7 +249,8 @@ def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
     """
     training = study.training
     n_all = sum(part.n_documents for part in splits.values())
-    for split, part in splits.items():
+    for split in dict.fromkeys(map(training.held_out, splits)):
+        part = splits[split]
         tokens, documents = part.n_tokens, part.n_documents
         if tokens < training.seq_len + 1:
             is_cut = split != "train" and not isinstance(study.data.source, BinsSource)
