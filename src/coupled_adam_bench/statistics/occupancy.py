@@ -129,10 +129,12 @@ def _rows(material: Material) -> Iterator[Row]:
 
 
 def _range(*ends: float) -> str:
-    first, last = (
-        f"{float(f'{value:.3g}'):,g}" if math.isfinite(value) else MISSING for value in ends
-    )
+    first, last = map(_three_digits, ends)
     return first if first == last else f"{first} to {last}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,g}" if math.isfinite(value) else MISSING
 
 
 _HEADS: tuple[tuple[str, Kind], ...] = (

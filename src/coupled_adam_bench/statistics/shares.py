@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from coupled_adam_bench.page.blocks import Block, Cell, Figures, Grid, Heading, Kind, Text, listed
-from coupled_adam_bench.page.formats import fixed, interval
+from coupled_adam_bench.page.formats import MISSING, fixed, interval
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.sample import summarize
@@ -65,7 +65,8 @@ def _difference(by_seed: Mapping[int, float]) -> Row:
 
 def _pair_rows(group: Group, key: str, reference: str, runs: Path) -> Iterator[Row]:
     """Yield the rows of two optimizers, over the seeds that both have; of a gap, why it is one."""
-    ours, theirs = ({cell.seed: cell for cell in group.cells[name]} for name in (key, reference))
+    ours = {cell.seed: cell for cell in group.cells[key]}
+    theirs = {cell.seed: cell for cell in group.cells[reference]}
     try:
         found = {
             seed: (parts_of(cell, runs), parts_of(theirs[seed], runs))
@@ -96,8 +97,11 @@ def _rows(material: Material) -> Iterator[Row]:
                     yield pair | dict(row)
 
 
-def _cell(row: Row) -> Cell:
+def _cell(placed: Placed | None) -> Cell:
     """Return a difference in print, with its interval where the pointer rests."""
+    if placed is None:
+        return Cell(MISSING)
+    row = placed.row
     return Cell(fixed(row["difference"], 4), title=interval(row["low"], row["high"]))
 
 
@@ -110,7 +114,8 @@ def _lines(placed: list[Placed], bands: list[str]) -> Iterator[list[str | Cell]]
     for by_band in pairs.values():
         whole = by_band[WHOLE]
         labels = [whole.label("optimizer"), whole.label("reference")]
-        numbers = [_cell(by_band[band].row) if band in by_band else "-" for band in bands]
+        # A gap has the row of the whole alone, which has its reason.
+        numbers = [_cell(by_band.get(band)) for band in bands]
         size = [whole.group.tokens_label, whole.group.model_label]
         yield [*size, *labels, *numbers, whole.row["reason"]]
 
