@@ -218,7 +218,8 @@ class Study(Settings):
                     f" give one optimizer{remedy}"
                 )
             for position, count in enumerate(block.steps(batch_tokens)):
-                if count and (problem := self._run_error(count)):
+                problem = self._run_error(count) if count else None
+                if problem:
                     yield f"grid.{index}.tokens.{position}: {problem}"
         if self.training.batch_sequences % self.execution.processes:
             yield (
@@ -272,7 +273,9 @@ class Study(Settings):
                     f"{place}.seeds: {', '.join(map(str, shared))} is a seed of the grid too; what"
                     " is compared must not have been trained to choose: take other seeds"
                 )
-            if (steps := tune.steps(batch_tokens)) and (problem := self._run_error(steps)):
+            steps = tune.steps(batch_tokens)
+            problem = self._run_error(steps) if steps else None
+            if problem:
                 yield f"{place}.tokens: {problem}"
             if self.evaluation.test_loss.split == "val":
                 yield (
