@@ -231,7 +231,7 @@ def _is_beaten(row: Row) -> bool:
     """Tell whether the best value is better than another one, by the rule of their comparison."""
     if row["rule"] in DECIDING:
         return bool(row["significant"])
-    return abs(row["difference"]) > 0
+    return bool(abs(row["difference"]) > 0)
 
 
 def correct(rows: list[Row]) -> None:

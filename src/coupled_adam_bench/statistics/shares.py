@@ -9,6 +9,7 @@ without which the sum is not the whole.
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from coupled_adam_bench.page.blocks import Block, Cell, Figures, Grid, Heading, Kind, Text, listed
 from coupled_adam_bench.page.formats import MISSING, fixed, interval
@@ -53,7 +54,7 @@ def parts_of(cell: cells.Cell, runs: Path) -> tuple[Parts, Parts]:
     return shares, added
 
 
-def _difference(by_seed: Mapping[int, float]) -> Row:
+def _difference(by_seed: Mapping[int, float]) -> dict[str, Any]:
     """Return the mean of differences over seeds, with its interval by Student's t."""
     sample = summarize(list(by_seed.values()))
     low = high = math.nan
