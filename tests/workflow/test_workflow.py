@@ -42,6 +42,7 @@ def test_the_contract_of_files(finished):
         "tables/table1.html",
         "occupancy.csv",
         "target.csv",
+        "shares.csv",
         "report/index.html",
     ):
         assert (study / name).stat().st_size > 0, name

@@ -100,8 +100,13 @@ def file_damage(path: Path, expected: Checksum, contents: bool = True) -> str | 
         return f"{path}: missing"
     if (size := path.stat().st_size) != expected.bytes:
         return f"{path}: {size} bytes, but {META} says {expected.bytes}"
-    if contents and (sha256 := _sha256(path, signature(path))) != expected.sha256:
-        return f"{path}: SHA-256 {sha256}, but {META} says {expected.sha256}: damaged or changed"
+    # The contents are read last, as they take longest.
+    if contents:
+        sha256 = _sha256(path, signature(path))
+        if sha256 != expected.sha256:
+            return (
+                f"{path}: SHA-256 {sha256}, but {META} says {expected.sha256}: damaged or changed"
+            )
     return None
 
 

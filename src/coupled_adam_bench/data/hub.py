@@ -369,6 +369,8 @@ def damage(path: Path, file: HubFile) -> str | None:
     """Return how a downloaded file differs from the hub's list of files, or None."""
     if (size := path.stat().st_size) != file.bytes:
         return f"{size:,} bytes, but the hub lists {file.bytes:,}"
-    if file.sha256 is not None and (sha256 := sha256_file(path)) != file.sha256:
-        return f"its SHA-256 is {sha256}, but the hub lists {file.sha256}"
+    if file.sha256 is not None:
+        sha256 = sha256_file(path)
+        if sha256 != file.sha256:
+            return f"its SHA-256 is {sha256}, but the hub lists {file.sha256}"
     return None

@@ -172,7 +172,8 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
         }
         if (left_out := corpus.left_out(end)) is not None:
             say(f"data {study.data.name}: {left_out}")
-    if isinstance(source, FilesSource) and (others := other_files(study.paths.text)):
+    others = other_files(study.paths.text) if isinstance(source, FilesSource) else {}
+    if others:
         facts["other_files"] = dict(sorted(others.items()))
         named = ", ".join(
             f"{ending}: {number:,}" for ending, number in facts["other_files"].items()
@@ -234,7 +235,9 @@ def _finished_shards(out: Path, source: str, max_tokens: int | None) -> Iterator
     """Yield the finished shards of a ``source`` from the first on, without the one that
     ``max_tokens`` cuts."""
     n_tokens, index = 0, 0
-    while source and (shard := read_shard(out, index)) is not None and shard.source == source:
+    if not source:
+        return
+    while (shard := read_shard(out, index)) is not None and shard.source == source:
         n_tokens, index = n_tokens + sum(shard.n_tokens), index + 1
         if max_tokens is not None and n_tokens >= max_tokens:
             return
@@ -249,7 +252,8 @@ def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
     """
     training = study.training
     n_all = sum(part.n_documents for part in splits.values())
-    for split, part in splits.items():
+    for split in dict.fromkeys(map(training.held_out, splits)):
+        part = splits[split]
         tokens, documents = part.n_tokens, part.n_documents
         if tokens < training.seq_len + 1:
             is_cut = split != "train" and not isinstance(study.data.source, BinsSource)
@@ -262,8 +266,11 @@ def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
                 f"data.split: {split} has {tokens} tokens in {documents} of {n_all} documents, but"
                 f" needs training.seq_len + 1 = {training.seq_len + 1}; {advice}"
             )
+    if training.data_order == "pairs":
+        return  # train is a source, of which a run may draw any number of tokens
     split = study.evaluation.test_loss.split
-    if (held_out := splits[split]).n_documents < FEW_DOCUMENTS:
+    held_out = splits[split]
+    if held_out.n_documents < FEW_DOCUMENTS:
         say(
             f"data {study.data.name}: the loss is measured on {held_out.n_tokens:,} tokens of"
             f" {held_out.n_documents} documents, which are few: other text may give another loss;"

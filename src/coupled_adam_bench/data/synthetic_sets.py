@@ -183,15 +183,12 @@ def write_evaluation_sets(language: Language, folder: Path) -> list[Path]:
     contents = {folder / WORD_PAIRS: pairs}
     items = {"synthetic_topic": topic_items(language), "synthetic_grammar": grammar_items(language)}
     for name, (contexts, choices, labels) in items.items():
-        rows = [
-            {
-                "context": language.text(context),
-                "choices": [language.text(c) for c in item],
-                "label": int(label),
-            }
-            for context, item, label in zip(contexts, choices, labels, strict=True)
-        ]
-        contents[folder / TASKS / f"{name}.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
+        lines = []
+        for context, item, label in zip(contexts, choices, labels, strict=True):
+            answers = [language.text(words) for words in item]
+            row = {"context": language.text(context), "choices": answers, "label": int(label)}
+            lines.append(json.dumps(row) + "\n")
+        contents[folder / TASKS / f"{name}.jsonl"] = "".join(lines)
         contents[folder / TASKS / f"{name}.yaml"] = (
             f"# Choose {_DESCRIPTIONS[name]}.\n" + _task_yaml(name)
         )

@@ -102,10 +102,12 @@ def _vocabulary(model: dict[str, Any]) -> Iterator[tuple[int, str]]:
 def _parts(values: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
     """Return by type the parts of a step of a tokenizer: one, none, or those of a sequence."""
     step = values.get(name) or {"type": "Sequence"}
-    of_sequence = [
+    if step["type"] != "Sequence":
+        return {step["type"]: step}
+    parts = [
         part for key in ("normalizers", "pretokenizers", "decoders") for part in step.get(key, ())
     ]
-    return {part["type"]: part for part in (of_sequence if step["type"] == "Sequence" else [step])}
+    return {part["type"]: part for part in parts}
 
 
 def _family(file: Path, values: dict[str, Any]) -> _Family:

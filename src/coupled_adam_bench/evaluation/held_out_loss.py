@@ -155,10 +155,15 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     from coupled_adam_bench.models.export import load_model
 
     device = pick_device(device)
-    test_loss = study.evaluation.test_loss
-    vocabulary = open_vocabulary(paths.data_dir(data_id), test_loss.split, test_loss.windows)
-    tokens = open_tokens(paths.data_dir(data_id), test_loss.split)
-    ends_G = _ends_of_documents(tokens, load_meta(paths.data_dir(data_id)), test_loss.split)
+    test_loss, folder = study.evaluation.test_loss, paths.data_dir(data_id)
+    split = study.training.held_out(test_loss.split)
+    vocabulary = open_vocabulary(folder, split, test_loss.windows)
+    tokens = open_tokens(folder, split)
+    if study.training.data_order == "pairs":
+        # The loss is that of the whole source, which is no sample of documents.
+        ends_G = np.zeros(0, np.int64)
+    else:
+        ends_G = _ends_of_documents(tokens, load_meta(folder), split)
     batch_sequences = study.execution.evaluation_batch_sequences
     bf16 = study.training.precision == "bf16"
 
@@ -188,7 +193,7 @@ def open_validation(study: Study, data_id: str, device: str) -> Iterator[Evaluat
     from coupled_adam_bench.models.export import load_model
 
     device = pick_device(device)
-    tokens = open_tokens(paths.data_dir(data_id), "val")
+    tokens = open_tokens(paths.data_dir(data_id), study.training.held_out("val"))
     if len(tokens) < 2:
         raise ValueError(
             f"data.split.val_fraction: the split val has {len(tokens)} token(s), too few; raise it"

@@ -37,7 +37,11 @@ the rounding."""
 def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
     """Return what can change the test loss; its text is part of the data, which the cell's id
     covers."""
-    found = study.evaluation.test_loss.in_effect() | {"precision": study.training.precision}
+    test_loss = study.evaluation.test_loss
+    found = test_loss.in_effect() | {
+        "split": study.training.held_out(test_loss.split),
+        "precision": study.training.precision,
+    }
     if study.data.tokenizer == "file":  # bits per byte were once those that the tokens spell
         found["bytes"] = "text"
     return found
@@ -45,7 +49,8 @@ def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - t
 
 def validation_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
     """Return what can change the loss by which a tuning chooses; the text is part of the data."""
-    return {"split": "val", "windows": "all", "precision": study.training.precision}
+    split = study.training.held_out("val")
+    return {"split": split, "windows": "all", "precision": study.training.precision}
 
 
 def embeddings(study: Study, data_id: str) -> dict[str, Any]:

@@ -201,6 +201,8 @@ def _held_out_notes(study: StudyResults, name: str) -> list[str]:
         " to ".join(f"{value:,.0f}" for value in sorted({min(found), max(found)}))
         for found in (tokens, documents)
     )
+    if any(study.plan.cells[cell].training.data_order == "pairs" for cell in ids):
+        return [f"Losses are over all {n_tokens} pairs of their source, so they are exact."]
     few = (
         ", which are few: other text may give another loss (paired.csv)"
         if min(documents) < FEW_DOCUMENTS

@@ -14,9 +14,9 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
 
 _INTEGERS = ("n_params", "n_tokens", "seed")
-TYPES: dict[str, type] = {name: int if name in _INTEGERS else str for name in RESULT_COLUMNS} | {
-    "value": float
-}
+TYPES: dict[str, type] = (
+    dict.fromkeys(RESULT_COLUMNS, str) | dict.fromkeys(_INTEGERS, int) | {"value": float}
+)
 """The type of each column of results.csv."""
 _KEY = ("study", "cell", "task", "metric")
 

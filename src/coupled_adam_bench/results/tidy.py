@@ -58,7 +58,8 @@ def read_csv(path: Path, columns: Mapping[str, type], key: tuple[str, ...]) -> D
         raise ValueError(
             f"{path}: its columns are {', '.join(frame.columns)}; needed are {', '.join(columns)}"
         )
-    if (twice := frame.duplicated(list(key))).any():
+    twice = frame.duplicated(list(key))
+    if twice.any():
         row = frame[twice].iloc[0]
         raise ValueError(
             f"{path}: two rows with {', '.join(f'{name}={row[name]}' for name in key)}"

@@ -64,12 +64,13 @@ def learning_rate_sensitivity(
     """
     if len(losses) < 2:
         return math.nan
-    capped = [
-        summarize(
-            [min(loss, initial_loss) if math.isfinite(loss) else initial_loss for loss in of_rate]
-        ).mean
-        for of_rate in losses.values()
-    ]
+    capped = []
+    for of_rate in losses.values():
+        # A NaN is no number that min can compare, so a diverged seed is replaced before.
+        finite = [loss for loss in of_rate if math.isfinite(loss)]
+        diverged = [initial_loss] * (len(of_rate) - len(finite))
+        below = [min(loss, initial_loss) for loss in finite]
+        capped.append(summarize(below + diverged).mean)
     return math.fsum(capped) / len(capped) - min(capped)
 
 
@@ -209,7 +210,8 @@ def _sensitivity(tuning: Tuning, found: DataFrame) -> float:
     guessing = math.log(tuning.first.vocab_size)
     by_rate: dict[float, list[list[float]]] = {}
     for _, of_candidate in found.groupby("candidate"):
-        losses = [loss if math.isfinite(loss) else guessing for loss in of_candidate["val_loss"]]
+        measured = of_candidate["val_loss"]
+        losses = measured.where(measured.map(math.isfinite), guessing).tolist()
         by_rate.setdefault(of_candidate["embedding_learning_rate"].iloc[0], []).append(losses)
     best = {rate: min(of_rate, key=math.fsum) for rate, of_rate in by_rate.items()}
     return learning_rate_sensitivity(best, guessing)

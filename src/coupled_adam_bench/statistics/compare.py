@@ -141,12 +141,12 @@ def compare_all(
     are first."""
     sides = [(key, of_key, summarize(list(of_key.values()))) for key, of_key in values.items()]
     best = _best(sides, metric.larger_wins)
-    return [
-        {"metric": metric.name}
-        | _described(one, other)
-        | (_tested(one, other, metric, margin) if tested else _untested(one, other))
-        for one, other in combinations([best, *(side for side in sides if side is not best)], 2)
-    ]
+    others = [side for side in sides if side is not best]
+    rows = []
+    for one, other in combinations([best, *others], 2):
+        found = _tested(one, other, metric, margin) if tested else _untested(one, other)
+        rows.append({"metric": metric.name} | _described(one, other) | found)
+    return rows
 
 
 def _best(sides: list[Side], larger_wins: bool) -> Side:
@@ -224,19 +224,24 @@ def _is_bold(rows: list[Row]) -> bool:
     """Tell whether the best value is better than all others that are there, by the rule of each
     comparison."""
     rivals = [row for row in rows if row["n_reference"] > 0]
-    beaten = [
-        row["significant"] if row["rule"] in DECIDING else abs(row["difference"]) > 0
-        for row in rivals
-    ]
-    return bool(rivals) and all(beaten)
+    return bool(rivals) and all(map(_is_beaten, rivals))
+
+
+def _is_beaten(row: Row) -> bool:
+    """Tell whether the best value is better than another one, by the rule of their comparison."""
+    if row["rule"] in DECIDING:
+        return bool(row["significant"])
+    return bool(abs(row["difference"]) > 0)
 
 
 def correct(rows: list[Row]) -> None:
     """Add the corrected p-values to all pairs of a table's groups and metrics."""
+    unpaired = [row[_UNPAIRED] for row in rows]
+    paired = [row[_PAIRED] for row in rows]
     columns = {
-        "p_holm": holm([row[_UNPAIRED] for row in rows]),
-        "p_bh": benjamini_hochberg([row[_UNPAIRED] for row in rows]),
-        "p_paired_holm": holm([row[_PAIRED] for row in rows]),
+        "p_holm": holm(unpaired),
+        "p_bh": benjamini_hochberg(unpaired),
+        "p_paired_holm": holm(paired),
     }
     for index, row in enumerate(rows):
         row |= {name: values[index] for name, values in columns.items()}

@@ -4,6 +4,7 @@ shows them."""
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ class Material:
         same key."""
         if statistic.file not in self._frames:
             frame = typed_frame(statistic.rows(self), statistic.columns)
-            if (twice := frame.duplicated(list(statistic.key))).any():
+            twice = frame.duplicated(list(statistic.key))
+            if twice.any():
                 raise ValueError(f"{statistic.file}: two rows of {records(frame[twice])[0]}")
             self._frames[statistic.file] = frame
         return self._frames[statistic.file]
@@ -116,11 +118,9 @@ class Material:
         """Return the rows of a statistic on a table, in its order, each with its group."""
         groups = {group.place: group for group in self.study.groups[table]}
         metrics = self.study.layout.metrics
+        place_of = itemgetter(*GROUP_COLUMNS)
         of_table = [row for row in self.rows(statistic) if row["table"] == table]
-        return [
-            Placed(groups[tuple(row[name] for name in GROUP_COLUMNS)], row, metrics)
-            for row in of_table
-        ]
+        return [Placed(groups[place_of(row)], row, metrics) for row in of_table]
 
     def write(self, statistic: Statistic) -> None:
         """Write the file of a statistic, atomically and in full precision."""

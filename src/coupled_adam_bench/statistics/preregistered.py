@@ -119,11 +119,9 @@ def stated_in_advance(record: Record, sha256: str) -> Check:
 def _dropped(record: Record, sha256: str) -> list[str]:
     """Return the runs that had begun with these settings, and that the grid has no longer."""
     alike = _alike(record, sha256)
-    return [
-        name
-        for name in dict.fromkeys(n for entry in alike for n in entry["cells"])
-        if name in alike[-1]["begun"] and name not in alike[-1]["cells"]
-    ]
+    ever = dict.fromkeys(name for entry in alike for name in entry["cells"])
+    last = alike[-1] if alike else {"begun": (), "cells": ()}
+    return [name for name in ever if name in last["begun"] and name not in last["cells"]]
 
 
 def _seeds(

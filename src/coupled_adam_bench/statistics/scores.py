@@ -175,9 +175,9 @@ def _judge(
         sum(scores[name].wins[coupled_adam] for name in CLAIMED),
         len(CLAIMED) * len(groups),
     )
-    level = (
-        0 if not holds else 2 if holds == total and loss is not None and kept == len(longest) else 1
-    )
+    level = 1 if holds else 0
+    if holds == total and loss is not None and kept == len(longest):
+        level = 2
     word = (WORDS if tested else UNTESTED)[reach_of(groups)][level]
     tone = TONES[level] if tested else "open"
     if sum(scores[name].untestable for name in CLAIMED) == total:
@@ -197,7 +197,8 @@ def verdicts(study: StudyResults) -> tuple[Verdict, ...]:
     judged = []
     for card in scorecards(study):
         scores = {score.metric.name: score for score in card.scores}
-        if scores.keys() >= set(CLAIMED) and (pair := _pair(card)):
+        pair = _pair(card)
+        if pair and scores.keys() >= set(CLAIMED):
             judged.append(_judge(study, card, scores, *pair))
     return tuple(judged)
 

@@ -121,10 +121,11 @@ def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int,
             abs(level - loss) - t_quantile(n - 1) * np.std(at_level_S, ddof=1) / math.sqrt(n)
         )
 
-    low, high = (
-        tokens_at(brentq(excess, loss, edge)) if excess(edge) > 0 else math.nan
-        for edge in (means_T[0], means_T[-1])
-    )
+    def end(edge: float) -> float:
+        """Return the tokens at which the curve leaves the interval towards its end, NaN beyond."""
+        return tokens_at(brentq(excess, loss, edge)) if excess(edge) > 0 else math.nan
+
+    low, high = end(means_T[0]), end(means_T[-1])
     return Needed(n, tokens_at(loss), low, high, "" if math.isfinite(low + high) else BEYOND)
 
 

@@ -28,7 +28,9 @@ def t_ratio(difference: float, standard_error: float) -> float:
 def one_sided_p(t: float, df: float, higher: bool) -> float:
     """Return P(T > t) or, unless ``higher``, P(T < t) of Student's t; 1 where t is NaN, as nothing
     differs."""
-    return 1.0 if math.isnan(t) else float(stdtr(df, -t if higher else t))
+    if math.isnan(t):
+        return 1.0
+    return float(stdtr(df, -t if higher else t))
 
 
 def two_sided_p(one_sided: float, t: float, df: float) -> float:
@@ -167,6 +169,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     Among those of at most alpha, the expected share of false ones is at most alpha.
     """
     adjusted = np.array(p_values, dtype=float)
-    if (tested := np.isfinite(adjusted)).any():
+    tested = np.isfinite(adjusted)
+    if tested.any():
         adjusted[tested] = fdrcorrection(adjusted[tested])[1]
     return list(map(float, adjusted))

@@ -85,10 +85,11 @@ def first_accepted(
     without one."""
     losses = [_losses(history) for history in histories]
     steps = sorted(set.intersection(*map(set, losses)))
-    tests = (
-        (step, below_target([run[step] for run in losses], target, sd)["p_value"]) for step in steps
-    )
-    return next((float(step) for step, p in tests if p < ACCEPTED_P), math.nan)
+    for step in steps:
+        at_step = [run[step] for run in losses]
+        if below_target(at_step, target, sd)["p_value"] < ACCEPTED_P:
+            return float(step)
+    return math.nan
 
 
 def _optimizer_rows(

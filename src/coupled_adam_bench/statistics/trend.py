@@ -220,7 +220,8 @@ def trend_of(
     for group, of_group in zip(shared, logs, strict=True):
         found = paired_differences(study, group, metric, optimizer, reference)
         for seed in found if among is None else among:
-            if math.isfinite(difference := found.get(seed, math.nan)):
+            difference = found.get(seed, math.nan)
+            if math.isfinite(difference):
                 points.append((difference, [of_group[term] for term in terms], seed))
             else:
                 n_missing += 1
@@ -242,7 +243,8 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
         reasons = [fit.reason]
         if trend.n_missing:
             reasons.append(f"{trend.n_missing} of {trend.n + trend.n_missing} pairs missing")
-        if term in (terms := (CENTRE, *trend.terms)):
+        terms = (CENTRE, *trend.terms)
+        if term in terms:
             index, df = terms.index(term), fit.df
             estimate, error = float(fit.estimates[index]), fit.standard_error(index)
         else:

@@ -231,7 +231,10 @@ def _with_code(optimizer: Optimizer) -> Optimizer:
         here = code_of(optimizer.path)
     except ValueError:  # which stops whatever trains: see training/checks.py
         here = {}
-    if here and optimizer.code and (changed := changed_code(optimizer.path, optimizer.code)):
+    changed = None
+    if here and optimizer.code:
+        changed = changed_code(optimizer.path, optimizer.code)
+    if changed:
         raise ValueError(
             f"{optimizer.key}.code: the study names other code of {optimizer.path} than is here"
             f" ({changed}); restore it, or leave out `code` to train with what is here"

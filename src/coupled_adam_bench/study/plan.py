@@ -309,7 +309,8 @@ def read_plan_file(path: Path) -> Plan:
     this job's."""
     try:
         values = read_sealed(path)
-        if os.environ.get(PLAN_SHA256, own := seal(values)) != own:
+        own = seal(values)
+        if os.environ.get(PLAN_SHA256, own) != own:
             raise ValueError(f"{path}: not the plan of the start that this job belongs to")
     except ValueError as error:
         raise ValueError(f"{error}; start again: it is written anew from the study") from None

@@ -75,7 +75,8 @@ def tune_block(
         row.key: optimizer for row, optimizer in zip(block.rows, block.optimizers, strict=True)
     }
     for cell in cells:
-        if block.tune is None or not block.tune.grid_of(optimizer := by_key[cell.optimizer.key]):
+        optimizer = by_key[cell.optimizer.key]
+        if block.tune is None or not block.tune.grid_of(optimizer):
             placed.append(cell)
             continue
         tuning = _tuning(study, data, block, cell, optimizer)

@@ -29,7 +29,7 @@ class Batches:
         seed: int,
         group: WorkerGroup,
     ) -> None:
-        self._tokens, self._seq_len, self._device = tokens, training.seq_len, group.device
+        self._tokens, self._device = tokens, group.device
         self._order = WindowOrder(len(tokens), training, seed)
         if training.batch_sequences % group.size:
             raise ValueError(
@@ -47,11 +47,9 @@ class Batches:
             torch.cuda.set_device(self._device)
 
     def _read(self, step: int) -> Tensor:
-        starts = self._order.starts(step)[self._own_rows]
-        windows = np.stack(
-            [self._tokens[start : start + self._seq_len + 1] for start in starts]
-        ).astype(np.int64)
-        batch = torch.from_numpy(windows)
+        positions_BT = self._order.positions(step)[self._own_rows]
+        inputs_and_targets = np.stack([self._tokens[positions_BT], self._tokens[positions_BT + 1]])
+        batch = torch.from_numpy(inputs_and_targets.astype(np.int64))
         return batch.pin_memory() if self._device.type == "cuda" else batch
 
     def get(self, step: int) -> tuple[Tensor, Tensor]:
@@ -60,10 +58,10 @@ class Batches:
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != step:
             ahead = step, self._reader.submit(self._read, step)
-        windows = ahead[1].result()
+        batch = ahead[1].result()
         self._ahead = (step + 1, self._reader.submit(self._read, step + 1))
-        windows_BT = windows.to(self._device, non_blocking=True)
-        return windows_BT[:, :-1], windows_BT[:, 1:]
+        inputs_BT, targets_BT = batch.to(self._device, non_blocking=True)
+        return inputs_BT, targets_BT
 
     def close(self) -> None:
         """End the thread that reads ahead."""

@@ -74,12 +74,13 @@ class ValidationLoss:
     """The mean loss of the weights on the same windows of the validation split, whatever the number
     of processes.
 
+    With the order ``pairs`` these are windows of its source.
     Each process computes its share of the windows, in passes of the size of a micro-batch.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, training, group = trainer, trainer.cell.training, trainer.group
-        tokens = open_tokens(trainer.data_dir, "val", verify=group.is_first)
+        tokens = open_tokens(trainer.data_dir, training.held_out("val"), verify=group.is_first)
         n_windows = trainer.execution.eval_sequences or training.batch_sequences
         windows = validation_windows(tokens, training.seq_len, n_windows)
         self.n_targets = windows[:, 1:].size

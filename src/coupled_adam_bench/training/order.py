@@ -1,4 +1,7 @@
-"""The order of the data: the windows of the token bin that each training step reads."""
+"""The order of the data: the tokens of the bin that each training step reads.
+
+Shapes: B sequences of a step, T = seq_len tokens.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +14,7 @@ _SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
 
 
 class WindowOrder:
-    """The starts of the windows of each step, a pure function of ``n_tokens``, ``training``,
-    ``seed`` and the step.
+    """What each step reads, a pure function of ``n_tokens``, ``training``, ``seed`` and the step.
 
     A window is ``seq_len`` inputs and their targets, one token further. Two caches make consecutive
     steps cheap and change no number: one permutation of ``shuffled`` (8 bytes per window) and the
@@ -29,6 +31,8 @@ class WindowOrder:
       half. The authors' exact offsets differ: their generators also initialised the model, and rank
       0's also drew the evaluation's batches. There, seeds 1 and 2 should share half of the windows,
       and 1 and 3 a quarter (derived, not measured).
+    - ``pairs``: a window is one input and its target, and a sequence is ``seq_len`` of these, each
+      drawn as those of ``with_replacement``. Pair t of sequence b is number b T + t of the step.
 
     Raises ``ValueError`` if there are fewer tokens than one window has.
     """
@@ -42,7 +46,8 @@ class WindowOrder:
         self._streams_step = 0
 
     def starts(self, step: int) -> npt.NDArray[np.int64]:
-        """Return the starts of the windows of step ``step`` (from 0), shape (batch_sequences,)."""
+        """Return the starts of the windows of step ``step`` (from 0), shape (B,); of ``pairs``
+        there are B T."""
         match self._training.data_order:
             case "with_replacement":
                 seq_len, batch_sequences = self._training.seq_len, self._training.batch_sequences
@@ -58,6 +63,19 @@ class WindowOrder:
                 )
             case "per_rank":
                 return self._per_rank(step)
+            case "pairs":
+                n_pairs = self._training.batch_sequences * self._training.seq_len
+                return sample_offsets(self._n_tokens, 1, n_pairs, self._seed, step)
+
+    def positions(self, step: int) -> npt.NDArray[np.int64]:
+        """Return where the inputs of step ``step`` (from 0) lie in the text, shape BT.
+
+        The target of each is the token after it.
+        """
+        starts, seq_len = self.starts(step), self._training.seq_len
+        if self._training.data_order == "pairs":
+            return starts.reshape(-1, seq_len)
+        return starts[:, None] + np.arange(seq_len)
 
     def _shuffled(self, step: int) -> npt.NDArray[np.int64]:
         batch = self._training.batch_sequences

@@ -119,6 +119,8 @@ def test_a_measured_cell_against_its_definition(part):
         assert described["loss"] == pytest.approx(losses[chosen].mean(), rel=1e-6)
         inside = [count for count, here in zip(counted, of_band, strict=True) if here]
         assert described["training_counts"] == [min(inside), max(inside)]
+    parts = [band["targets"] * (band["loss"] or 0) for band in record["bands"]]
+    assert math.fsum(parts) / (len(tokens) - 1) == pytest.approx(values["loss"], rel=1e-12)
     words = [*Language(part.study.data.source).names, None]
     documents = "".join(f" {words[token]}" if words[token] else "\n" for token in tokens).split(
         "\n"

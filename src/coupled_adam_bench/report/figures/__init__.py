@@ -118,6 +118,12 @@ FIGURES = {
         "Test loss by frequency of the predicted token, and its difference to that of the first"
         " optimizer with the same seed; bars: standard deviation over seeds.",
     ),
+    "loss_shares": Drawn(
+        "report.figures.curves:loss_shares",
+        "Where the difference in loss to the first optimizer lies: the part of each band of"
+        " frequency, rarest tokens first, and the whole (dot) with its 95 % interval over seeds.",
+        section="shares",
+    ),
     "calibration": Drawn(
         "report.figures.curves:calibration",
         "Log of how probable tokens are over how often they are there, by their count in the"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -21,13 +22,17 @@ from coupled_adam_bench.report.figures.style import (
     bars,
     curve,
     drawing_with,
+    grid,
     optimizer_styles,
     panels,
     say_no_data,
     thin,
     zero_line,
 )
+from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.shares import LABELS, WHOLE
+from coupled_adam_bench.statistics.shares import STATISTIC as SHARES
 from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
 from coupled_adam_bench.study.cells import Cell
@@ -107,6 +112,48 @@ def loss_by_frequency(material: Material) -> Figure:
             ylabel=f"{label} (nat/token)",
             title=shown.title,
         )
+    add_legend(figure)
+    return figure
+
+
+def _shares_of_largest(material: Material) -> list[dict[str, Any]]:
+    """Return the rows of shares.csv on the largest size at most tokens, of the first table that has
+    it."""
+    cell = largest_size(material.study.layout).cells[0]
+    setup = material.study.layout.setups[cell.id]
+    place = (setup.n_params, cell.n_tokens, setup.model, setup.data, setup.recipe)
+    rows = [
+        row
+        for row in material.rows(SHARES)
+        if tuple(row[name] for name in GROUP_COLUMNS[1:]) == place
+    ]
+    return [row for row in rows if row["table"] == rows[0]["table"] and not row["reason"]]
+
+
+def loss_shares(material: Material) -> Figure:
+    """Draw for each optimizer the parts of its difference in loss by band, to both sides of 0."""
+    shown, rows = largest_size(material.study.layout), _shares_of_largest(material)
+    keys = list(dict.fromkeys(row["optimizer"] for row in rows))
+    colors = dict(zip(LABELS, colormaps["cividis"](np.linspace(0, 1, len(LABELS))), strict=True))
+    figure, ((ax,),) = grid(1, 1, 1.3 + 0.3 * len(keys))
+    # Parts of one sign lie end to end, so that each bar is as long as the part.
+    ends = {key: {-1: 0.0, 1: 0.0} for key in keys}
+    for row in rows:
+        place, difference = keys.index(row["optimizer"]), row["difference"]
+        if row["band"] == WHOLE:
+            spread = [[difference - row["low"]], [row["high"] - difference]]
+            ax.errorbar([difference], [place], xerr=spread, fmt="o", color="k", capsize=2, ms=4)
+        elif row["tokens"] > 0 and math.isfinite(difference):
+            sign = 1 if difference > 0 else -1
+            start, color = ends[row["optimizer"]][sign], colors[row["band"]]
+            ax.barh(place, difference, 0.6, start, color=color, label=LABELS[row["band"]], zorder=0)
+            ends[row["optimizer"]][sign] += difference
+    ax.axvline(0, color="0.7", linewidth=0.8, zorder=0)
+    ax.set_yticks(range(len(keys)), labels=[shown.labels[key] for key in keys])
+    ax.invert_yaxis()
+    if rows:
+        reference = shown.labels[rows[0]["reference"]]
+        ax.set(xlabel=f"loss minus that of {reference} (nat/token)", title=shown.title)
     add_legend(figure)
     return figure
 

@@ -60,6 +60,11 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         "After how many tokens each run reached the target loss, and whether an optimizer's runs"
         " end below it.",
     ),
+    StatisticFile(
+        "shares.csv",
+        "statistics.shares:STATISTIC",
+        "How much of each difference in loss lies in which band of frequency.",
+    ),
     "frequency",
     "variants",
     "word-similarity",

@@ -59,7 +59,8 @@ class Composite(Settings):
         return tuple(for_each(lambda name: self._load_study(name, folders), self.studies))
 
     def _load_study(self, name: str, folders: Sequence[Path]) -> Study:
-        files = [path for folder in folders if (path := folder / f"{name}.yaml").is_file()]
+        candidates = [folder / f"{name}.yaml" for folder in folders]
+        files = [path for path in candidates if path.is_file()]
         if not files:
             available = sorted(
                 {path.stem for folder in folders for path in folder.glob("*.yaml")} - {self.study}

@@ -78,7 +78,8 @@ class SyntheticSource(Settings):
                 f"n_classes: {self.n_classes} exceeds n_words {self.n_words}; each class needs a"
                 " word"
             )
-        if self.n_word_pairs > (n_pairs := self.n_words * (self.n_words - 1) // 2):
+        n_pairs = self.n_words * (self.n_words - 1) // 2
+        if self.n_word_pairs > n_pairs:
             raise ValueError(
                 f"n_word_pairs: {self.n_word_pairs}, but {self.n_words} words have only {n_pairs}"
                 " pairs"

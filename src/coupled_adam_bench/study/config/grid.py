@@ -172,9 +172,9 @@ class GridBlock(LaterSettings):
     @property
     def rows(self) -> list[Optimizer]:
         """The optimizers with the names that results and tables have for them."""
-        return [
-            self.tune.row_of(optimizer) if self.tune else optimizer for optimizer in self.optimizers
-        ]
+        if not self.tune:
+            return list(self.optimizers)
+        return [self.tune.row_of(optimizer) for optimizer in self.optimizers]
 
     def steps(self, batch_tokens: int) -> list[int]:
         """Return the number of steps for each entry of ``tokens``."""

@@ -153,7 +153,13 @@ class Study(Settings):
             of_grid = list(self._grid_errors())
         if not of_tables and not of_grid:
             of_grid = [*self._tuning_errors(), *self._cap_errors(), *self._key_errors()]
-        if problems := [*of_tables, *of_grid, *self._source_errors(), *self._contexts_errors()]:
+        if problems := [
+            *of_tables,
+            *of_grid,
+            *self._source_errors(),
+            *self._contexts_errors(),
+            *self._pairs_errors(),
+        ]:
             raise ValueError("\n".join(problems))
         return self
 
@@ -212,7 +218,8 @@ class Study(Settings):
                     f" give one optimizer{remedy}"
                 )
             for position, count in enumerate(block.steps(batch_tokens)):
-                if count and (problem := self._run_error(count)):
+                problem = self._run_error(count) if count else None
+                if problem:
                     yield f"grid.{index}.tokens.{position}: {problem}"
         if self.training.batch_sequences % self.execution.processes:
             yield (
@@ -266,7 +273,9 @@ class Study(Settings):
                     f"{place}.seeds: {', '.join(map(str, shared))} is a seed of the grid too; what"
                     " is compared must not have been trained to choose: take other seeds"
                 )
-            if (steps := tune.steps(batch_tokens)) and (problem := self._run_error(steps)):
+            steps = tune.steps(batch_tokens)
+            problem = self._run_error(steps) if steps else None
+            if problem:
                 yield f"{place}.tokens: {problem}"
             if self.evaluation.test_loss.split == "val":
                 yield (
@@ -276,7 +285,7 @@ class Study(Settings):
 
     def _cap_errors(self) -> Iterator[str]:
         cap, split = self.data.max_tokens, self.data.split
-        if cap is None:
+        if cap is None or self.training.data_order == "pairs":
             return
         largest = self.largest_tokens
         fraction = 1 - Fraction(str(split.val_fraction)) - Fraction(str(split.test_fraction))
@@ -343,6 +352,22 @@ class Study(Settings):
                 )
             if self.execution.parallel == "fsdp":
                 yield f"execution.parallel: fsdp shards layers, and {model.name} has none; use ddp"
+
+    def _pairs_errors(self) -> Iterator[str]:
+        """Yield what does not go with a training text that is a source of pairs."""
+        if self.training.data_order != "pairs":
+            return
+        if others := [model.name for model in self.models if model.n_contexts is None]:
+            yield (
+                "training.data_order: 'pairs' draws a token with the one before it alone, and"
+                f" {', '.join(others)} reads more of the text; use models of the architecture"
+                " contexts, or another order"
+            )
+        if self.evaluation.test_loss.windows == "random":
+            yield (
+                "evaluation.test_loss.windows: 'random', but with training.data_order 'pairs' the"
+                " loss is the exact mean over all pairs of the source; set windows: all"
+            )
 
 
 def _has_only_contexts(values: dict[str, Any]) -> bool:

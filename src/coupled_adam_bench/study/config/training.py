@@ -251,13 +251,16 @@ class Training(LaterSettings):
     decay_fraction: float = Field(0.2, gt=0, le=1)
     """Fraction of a cell's steps over which ``wsd`` lowers the learning rate, rounded up. The first
     of these steps is at the peak, so there must be two."""
-    data_order: Literal["with_replacement", "shuffled", "per_rank", "sequential"] = (
+    data_order: Literal["with_replacement", "shuffled", "per_rank", "sequential", "pairs"] = (
         "with_replacement"
     )
-    """Windows that a step draws. ``with_replacement``: uniform offsets; ``shuffled``: windows
-    without overlap, each once per epoch; ``per_rank``: the authors' offsets, rank r of
+    """Text that a step draws, in windows. ``with_replacement``: uniform offsets; ``shuffled``:
+    windows without overlap, each once per epoch; ``per_rank``: the authors' offsets, rank r of
     ``data_ranks`` drawing with the seed seed + r [C]; ``sequential``: windows without overlap as
-    they lie in the text, the same for all seeds."""
+    they lie in the text, the same for all seeds. ``pairs``: no windows, but each token with the one
+    before it, drawn on its own, uniformly with replacement. The pairs of the split train are then
+    the source, so there are no passes over a text, and a loss is the exact mean over all of them,
+    and not over held-out text (docs/contexts.md)."""
     data_ranks: int = Field(4, gt=0, le=MAX_SEQUENCES)
     """Number of random streams of ``per_rank``; it does not depend on the number of GPUs that
     train. The authors had 4 [C]."""
@@ -273,6 +276,11 @@ class Training(LaterSettings):
     sqrt(2 n_layer). With another ``init`` it is not used."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Precision of training; ``bf16`` is autocast over fp32 weights [P][C]."""
+
+    def held_out(self, split: str) -> str:
+        """Return the split on which a loss of ``split`` is measured: of ``pairs`` it is their
+        source, train."""
+        return "train" if self.data_order == "pairs" else split
 
     def warmup(self, steps: int) -> int:
         """Return the number of warmup steps in a run of ``steps``."""

@@ -212,9 +212,9 @@ def with_values(
             )
         for field, value in own.items():
             start, arguments, _ = field.partition(_ARGUMENTS)
-            if (start + _ANY_ARGUMENT if arguments else field) not in (
-                allowed := _fields(optimizer)
-            ):
+            allowed = _fields(optimizer)
+            setting = start + _ANY_ARGUMENT if arguments else field
+            if setting not in allowed:
                 raise ValueError(
                     f"{optimizer.key} has no such setting to tune; allowed: {', '.join(allowed)}"
                 )

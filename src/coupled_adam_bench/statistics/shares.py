@@ -1,0 +1,173 @@
+"""Where a difference in loss lies: ``shares.csv`` and the section "Where a gap lies".
+
+The loss is the mean over all held-out tokens. So the difference of two losses is a sum over bands
+of frequency, in nats of the whole loss: for each band, the share of the tokens that are of it,
+times the loss of these. The band of the tokens that the training text does not have is one of them,
+without which the sum is not the whole.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from coupled_adam_bench.page.blocks import Block, Cell, Figures, Grid, Heading, Kind, Text, listed
+from coupled_adam_bench.page.formats import MISSING, fixed, interval
+from coupled_adam_bench.records.stored import measurement_of
+from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
+from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.results.study_results import rivals
+from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
+from coupled_adam_bench.statistics.student import interval as interval_of
+from coupled_adam_bench.study import cells
+from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, NEVER_SEEN
+from coupled_adam_bench.study.catalog.stages import STAGES
+
+WHOLE = "all"
+"""A value of ``band``: the whole loss, as it was measured."""
+LABELS = {NEVER_SEEN: "never seen"} | {band.name: band.label for band in BANDS}
+"""The bands in print, rarest first."""
+Parts = Mapping[str, float]
+"""Numbers of a cell by band."""
+
+
+def parts_of(cell: cells.Cell, runs: Path) -> tuple[Parts, Parts]:
+    """Return by band the share of the held-out tokens, and what they add to the loss in nats.
+
+    ``ValueError`` for a cell that is not measured or has diverged.
+    """
+    measurement = measurement_of(STAGES[METRICS["loss"].stage], cell.study, cell.data_id, runs)
+    record = measurement.read(cell.id)
+    if "bands" not in record:
+        raise ValueError(f"{cell.id}: it has diverged")
+    n_targets = sum(band["targets"] for band in record["bands"])
+    shares, added = {WHOLE: 1.0}, {}
+    for row in record["results"]:
+        if (row["task"], row["metric"]) == ("test", "loss"):
+            added[WHOLE] = row["value"]
+    for band in record["bands"]:
+        share = band["targets"] / n_targets
+        shares[band["band"]] = share
+        # A band without targets has no loss, and adds nothing.
+        loss = 0.0 if share == 0 else band["loss"]
+        added[band["band"]] = math.nan if loss is None else share * loss
+    return shares, added
+
+
+def _difference(by_seed: Mapping[int, float]) -> dict[str, Any]:
+    """Return the mean of differences over seeds, with its interval by Student's t."""
+    sample = summarize(list(by_seed.values()))
+    low = high = math.nan
+    if sample.n > 1:
+        error = sample.sd / math.sqrt(sample.n)
+        low, high = interval_of(sample.mean, error, sample.n - 1)
+    return {"n": sample.n, "difference": sample.mean, "low": low, "high": high}
+
+
+def _pair_rows(group: Group, key: str, reference: str, runs: Path) -> Iterator[Row]:
+    """Yield the rows of two optimizers, over the seeds that both have; of a gap, why it is one."""
+    ours = {cell.seed: cell for cell in group.cells[key]}
+    theirs = {cell.seed: cell for cell in group.cells[reference]}
+    try:
+        found = {
+            seed: (parts_of(cell, runs), parts_of(theirs[seed], runs))
+            for seed, cell in ours.items()
+            if seed in theirs
+        }
+    except (ValueError, OSError) as error:
+        yield {"band": WHOLE, "n": 0, "reason": str(error)}
+        return
+    if not found:
+        yield {"band": WHOLE, "n": 0, "reason": "no seed in common"}
+        return
+    for band in (WHOLE, *LABELS):
+        tokens = [shares[band] for (shares, _), _ in found.values()]
+        differences = {
+            seed: first[band] - second[band] for seed, ((_, first), (_, second)) in found.items()
+        }
+        share = summarize(tokens).mean
+        yield {"band": band, "tokens": share, "reason": ""} | _difference(differences)
+
+
+def _rows(material: Material) -> Iterator[Row]:
+    for groups in material.study.groups.values():
+        for group in groups:
+            for key, reference in rivals(group):
+                pair = group.columns | {"optimizer": key, "reference": reference}
+                for row in _pair_rows(group, key, reference, material.runs):
+                    yield pair | dict(row)
+
+
+def _cell(placed: Placed | None) -> Cell:
+    """Return a difference in print, with its interval where the pointer rests."""
+    if placed is None:
+        return Cell(MISSING)
+    row = placed.row
+    return Cell(fixed(row["difference"], 4), title=interval(row["low"], row["high"]))
+
+
+def _lines(placed: list[Placed], bands: list[str]) -> Iterator[list[str | Cell]]:
+    """Yield a line of the table for each two optimizers of each group."""
+    pairs: dict[tuple[object, ...], dict[str, Placed]] = {}
+    for each in placed:
+        pair = (each.group.place, each.row["optimizer"], each.row["reference"])
+        pairs.setdefault(pair, {})[each.row["band"]] = each
+    for by_band in pairs.values():
+        whole = by_band[WHOLE]
+        labels = [whole.label("optimizer"), whole.label("reference")]
+        # A gap has the row of the whole alone, which has its reason.
+        numbers = [_cell(by_band.get(band)) for band in bands]
+        size = [whole.group.tokens_label, whole.group.model_label]
+        yield [*size, *labels, *numbers, whole.row["reason"]]
+
+
+def _blocks(material: Material) -> Iterator[Block]:
+    rows = [row for row in material.rows(STATISTIC) if not row["reason"]]
+    if not rows:
+        return
+    yield Text(
+        "The loss of a study is a mean over tokens, most of which are frequent. This section says"
+        " how much of a difference in loss lies in which band of frequency: the share of the"
+        " held-out tokens that are of the band, times the difference on these. The bands sum to the"
+        " whole difference. Negative is better than the reference."
+    )
+    yield Figures(["loss_shares"])
+    there = {row["band"] for row in rows if row["tokens"] > 0}
+    bands = [band for band in (WHOLE, *LABELS) if band in there]
+    number: Kind = "number"
+    heads: list[tuple[str, Kind]] = [("D", "rows"), ("N", "rows"), ("optimizer", "text")]
+    heads += [("minus", "text"), ("whole", number)]
+    heads += [(LABELS[band], number) for band in bands if band != WHOLE]
+    heads += [("", "wrap")]
+    for name, table in material.study.tables.items():
+        lines = list(_lines(material.placed(STATISTIC, name), bands))
+        if not lines:
+            continue
+        yield Heading(table.title)
+        caption = "Difference in loss by band (nat/token); intervals are in shares.csv"
+        yield Grid(f"Gaps of {table.title}", listed(*heads), lines, caption=caption, tall=True)
+
+
+STATISTIC = Statistic(
+    file="shares.csv",
+    columns={
+        "table": str,
+        "n_params": int,
+        "n_tokens": int,
+        "optimizer": str,
+        "reference": str,
+        "band": str,
+        "tokens": float,
+        "n": int,
+        "difference": float,
+        "low": float,
+        "high": float,
+        "reason": str,
+        "model": str,
+        "data": str,
+        "recipe": str,
+    },
+    key=(*GROUP_COLUMNS, "optimizer", "reference", "band"),
+    rows=_rows,
+    section=Section("shares", "Where a gap lies", _blocks, "Gaps"),
+)
