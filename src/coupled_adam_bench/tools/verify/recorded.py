@@ -11,7 +11,8 @@ from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store.files import read_json, sha256_file
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution, Paths
+from coupled_adam_bench.study.config import Paths, Study
+from coupled_adam_bench.study.config.base import Settings
 from coupled_adam_bench.study.plan import Plan, plan_from_json
 from coupled_adam_bench.study.tuning import fill_slot
 from coupled_adam_bench.tools.verify.judge import Group, MetricKey
@@ -88,6 +89,23 @@ def read_recorded(
     return Recorded(plan, choices, manifest, cells, _values(table), path.absolute().parent.parent)
 
 
+def known_settings(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a study without those that sections of this version no longer have.
+
+    What such a setting did, does not get lost: ids tell cells that were trained in another way, and
+    versions tell stages whose mathematics has changed.
+    """
+    known = dict(study)
+    for name, field in Study.model_fields.items():
+        section = field.annotation
+        values = known.get(name)
+        if isinstance(section, type) and issubclass(section, Settings) and isinstance(values, dict):
+            known[name] = {
+                key: value for key, value in values.items() if key in section.model_fields
+            }
+    return known
+
+
 def _values(table: Path) -> dict[str, dict[MetricKey, float]]:
     """Return the numbers of ``results.csv`` by the id of the cell."""
     values: dict[str, dict[MetricKey, float]] = {}
@@ -110,16 +128,9 @@ def _plan(
     """
     entries = []
     for values in manifest["studies"]:
-        # No setting of execution changes a number, so those that this version no longer has are
-        # left out.
-        execution = {
-            name: value
-            for name, value in values["execution"].items()
-            if name in Execution.model_fields
-        }
+        study = known_settings(values) | {"paths": _paths(values, given)}
         if threads is not None:
-            execution |= {"train_threads": threads, "evaluation_threads": threads}
-        study = values | {"execution": execution, "paths": _paths(values, given)}
+            study["execution"] |= {"train_threads": threads, "evaluation_threads": threads}
         names = [data["id"].rpartition("-") for data in manifest["data"]]
         choices = [
             {"study": study, "data": digest}
