@@ -1,8 +1,5 @@
 """Builds the optimizers of a cell: one or two for embedding and head, and AdamW, perhaps with Muon,
 for the rest.
-
-It also says of each optimizer of the embedding how its update follows from gradients
-(:func:`rule_of`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +21,6 @@ from coupled_adam_bench.study.config import (
     rate_factor,
 )
 from coupled_adam_bench.study.config.optimizers import HeadSettings
-from coupled_adam_bench.study.config.optimizers.base import Rule
 
 
 class Optimizers:
@@ -178,12 +174,3 @@ def build_embedding_optimizer(
         return custom.build(optimizer, embeddings, lr, decay)
     kind: type[torch.optim.Optimizer] = resolve_name(optimizer.implementation)
     return kind(embeddings, lr=lr, weight_decay=decay, **optimizer.keywords(training))  # type: ignore[call-arg]
-
-
-def rule_of(optimizer: SingleOptimizer, training: Training) -> Rule | None:
-    """Return the rule of an optimizer; ``None`` if it is not known to be linear.
-
-    Mu-centering and the mu-loss move the mean by themselves, which is no part of a rule.
-    """
-    moves_the_mean = optimizer.mu_centering or optimizer.mu_loss
-    return None if moves_the_mean else optimizer.rule(training)
