@@ -90,8 +90,12 @@ def _shots(study: Study, chosen: Downstream) -> Any:
     if chosen.num_fewshot is not None or study.evaluation.downstream_of_files is None:
         return chosen.num_fewshot or 0
     tasks = find_tasks(chosen.tasks, study.paths.tasks, chosen.task_versions)
-    shots = {task.name: "its own" if task.is_group else shots_of(task, None) for task in tasks}
-    return {name: number for name, number in shots.items() if number != 0} or 0
+    shots: dict[str, Any] = {}
+    for task in tasks:
+        number = "its own" if task.is_group else shots_of(task, None)
+        if number != 0:
+            shots[task.name] = number
+    return shots or 0
 
 
 def downstream_of(study: Study) -> Downstream:

@@ -41,10 +41,9 @@ class Optimizers:
         self._head, self._head_settings = head, head_settings
         # Peak learning rate of each group; group["lr"] is the scheduled rate, also after a
         # checkpoint is loaded.
-        self._peaks = {
-            name: [group["lr"] for group in optimizer.param_groups]
-            for name, optimizer in optimizers.items()
-        }
+        self._peaks: dict[str, list[float]] = {}
+        for name, optimizer in optimizers.items():
+            self._peaks[name] = [group["lr"] for group in optimizer.param_groups]
 
     @property
     def core(self) -> torch.optim.Optimizer:
@@ -149,13 +148,11 @@ def _build_core(
         )
         taken |= set(matrices)
     rest = [parameter for parameter in model.parameters() if parameter not in taken]
+    matrices = [parameter for parameter in rest if parameter.ndim >= 2]
+    vectors = [parameter for parameter in rest if parameter.ndim < 2]
     groups = [
-        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": training.weight_decay},
-        {
-            "params": [p for p in rest if p.ndim < 2],
-            "weight_decay": 0.0,
-            "lr": training.norm_lr_factor * peak_lr,
-        },
+        {"params": matrices, "weight_decay": training.weight_decay},
+        {"params": vectors, "weight_decay": 0.0, "lr": training.norm_lr_factor * peak_lr},
     ]
     betas = (training.beta1, training.beta2)
     optimizers["core"] = torch.optim.AdamW(

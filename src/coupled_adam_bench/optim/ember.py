@@ -74,6 +74,7 @@ class Ember(MatrixOptimizer):
                 parameter.shape[1], dtype=dtype, device=parameter.device
             )
         state["step"] += 1
+        # There are two passes over the blocks: the first takes the sums, the second moves the rows.
         placed = placed_as(grad, parameter)
         blocks = _blocks(local(parameter), local(placed), local(state["row_avg_sq"]))
         sums_D = torch.zeros_like(state["column_avg_sq"])

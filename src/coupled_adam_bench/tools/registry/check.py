@@ -191,6 +191,7 @@ def _check_cells(folder: Path, recorded: Recorded) -> None:
                 f" allowed are {' and '.join(FINISHED)}; no seed, size or optimizer may be left"
                 " out: train it and bundle again"
             )
+        # Only a whole run has a model, and a whole run has all of its steps.
         is_whole = record["status"] == "completed"
         if is_whole != (record["model_sha256"] is not None) or (
             is_whole and record["step"] != cell.steps

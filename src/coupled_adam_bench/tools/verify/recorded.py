@@ -51,7 +51,10 @@ class Recorded:
                 groups.append((kind, [cell.id]))
             else:
                 found.append(cell.id)
-        return [{name: self.values.get(name, {}) for name in ids} for _, ids in groups]
+        numbers = []
+        for _, ids in groups:
+            numbers.append({name: self.values.get(name, {}) for name in ids})
+        return numbers
 
 
 def read_recorded(
@@ -65,6 +68,7 @@ def read_recorded(
     program would train in another way, and for other results than its own.
     """
     manifest = read_json(path)
+    # What a manifest lacks shows where it is read; what it names in vain shows in the ids.
     try:
         cells = {cell["cell"]: cell for cell in manifest["cells"]}
         plan, choices = _plan(manifest, path, set(cells), given or {}, threads)
@@ -158,10 +162,9 @@ def _chosen(
     choices = {}
     for tuning in plan.tunings.values():
         slots = [cell for cell in cells if cell.tuning == tuning.id]
-        ids = [
-            {fill_slot(slot, candidate.settings).id for slot in slots}
-            for candidate in tuning.candidates
-        ]
+        ids = []
+        for candidate in tuning.candidates:
+            ids.append({fill_slot(slot, candidate.settings).id for slot in slots})
         if fits := [index for index, found in enumerate(ids) if found <= known]:
             # Another candidate may be in the grid, with these settings and without a trial.
             choices[tuning.id] = min(fits, key=lambda index: ids[index] <= given)
@@ -178,23 +181,20 @@ def with_choices(plan: Plan, choices: Mapping[str, int]) -> Plan:
 def _paths(study: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the paths of a study as seen from any folder: those that are ``given``, else the
     default ones."""
-    needed = (
-        {"text": "data/text"} if study["data"]["source"]["kind"] == "files" else {}
-    )  # as in the shipped studies
-    needed |= {"tokenizer": "data/tokenizer.json"} if study["data"]["tokenizer"] == "file" else {}
+    needed = {}  # as in the shipped studies
+    if study["data"]["source"]["kind"] == "files":
+        needed["text"] = "data/text"
+    if study["data"]["tokenizer"] == "file":
+        needed["tokenizer"] = "data/tokenizer.json"
     return _absolute(Paths.model_validate({**needed, **given}))
 
 
 def _absolute(places: Paths) -> dict[str, Any]:
     """Return paths as seen from any folder; relative ones are from the working folder."""
-    values = places.model_dump(mode="json")
-    return {
-        name: (
-            [str(Path(text).absolute()) for text in value]
-            if isinstance(value, list)
-            else None
-            if value is None
-            else str(Path(value).absolute())
-        )
-        for name, value in values.items()
-    }
+    values: dict[str, Any] = places.model_dump(mode="json")
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = [str(Path(text).absolute()) for text in value]
+        elif value is not None:
+            values[name] = str(Path(value).absolute())
+    return values
