@@ -51,7 +51,7 @@ class Recorded:
                 groups.append((kind, [cell.id]))
             else:
                 found.append(cell.id)
-        numbers = []
+        numbers: list[Group] = []
         for _, ids in groups:
             numbers.append({name: self.values.get(name, {}) for name in ids})
         return numbers
