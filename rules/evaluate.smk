@@ -25,11 +25,8 @@ rule evaluate:
         ],
 
 
-# Each stage of the catalogue has its rule, since a site's profile can give resources to a rule by its name. The stage
-# theory trains each cell once more in one process, so it needs about the time and the memory of training.
+# Each stage of the catalogue has its rule, since a site's profile can give resources to a rule by its name.
 for stage in STAGES.values():
-    trains = stage.name == "theory"
-    kind = "theory" if trains else "evaluate"
 
     rule:
         """Measure trained cells: a stage of the catalogue."""
@@ -43,13 +40,13 @@ for stage in STAGES.values():
             STUDY_DIR / "logs" / f"{{batch}}.{stage.name}.log",
         benchmark:
             STUDY_DIR / "logs" / f"{{batch}}.{stage.name}.tsv"
-        threads: JOBS.threads(kind)
+        threads: JOBS.threads("evaluate")
         resources:
-            mem_mb=JOBS.memory(kind),
-            runtime=JOBS.minutes(kind),
+            mem_mb=JOBS.memory("evaluate"),
+            runtime=JOBS.minutes("evaluate"),
             gpu=ONE_GPU if stage.gpu else 0,
             nodes=1,
-            turn=0 if trains else 1,
+            turn=1,
         params:
             stage=stage.command,
             settings=JOBS.settings(stage.name),
@@ -59,5 +56,5 @@ for stage in STAGES.values():
                 ENVIRONMENT
                 + bench("{params.stage}", "--cells {params.cells:q} --done {output:q}")
                 + LEASE_GPUS,
-                "train_mem_mb" if trains else "evaluation_mem_mb",
+                "evaluation_mem_mb",
             )

@@ -140,7 +140,6 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "evaluation.downstream.limit": (None, 1, 5, 10**6),
     "evaluation.downstream.num_fewshot": (0, 1),
     "evaluation.downstream.task_versions": ("installed", "0.4.3"),
-    "evaluation.theory": (None, {}, {"n_batches": 1, "record_every": 3}),
     "execution.train_threads": (1, 2, 10**6),
     "execution.micro_batch_sequences": (None, 1, 3, 100, "auto"),
     "execution.eval_every": (None, 1, 7, 0),

@@ -94,10 +94,7 @@ def test_stages_of_the_same_cells_are_one_job():
     (group,) = set(slurm["groups"].values())
     assert slurm["group-components"] == {group: len(slurm["groups"])}
     assert slurm["resources"] == {"turn": 1}
-    # All stages take turns, but theory, which trains once more and is a job of its own.
-    assert set(slurm["groups"]) == {stage.name for stage in STAGES.values() if stage.gpu} - {
-        "theory"
-    }
+    assert set(slurm["groups"]) == {stage.name for stage in STAGES.values() if stage.gpu}
 
 
 @pytest.mark.parametrize("name", ["gpus", "lsf"])

@@ -149,15 +149,8 @@ def test_results_and_statistics_need_nothing_that_renders():
 
 def test_training_and_evaluation_start_without_the_pipeline():
     modules = modules_of("optim", "models", "data", "training", "evaluation")
-    modules += [
-        module for module in MODULES if module.startswith(("tools.theory", "tools.measure"))
-    ]
+    modules += [module for module in MODULES if module.startswith("tools.measure")]
     modules.remove("evaluation.harness_model")  # which functions import
-    modules = [
-        module
-        for module in modules
-        if module not in ("tools.theory.figures", "tools.theory.section")
-    ]  # reports
     libraries = (
         "lm_eval",
         "mlflow",

@@ -24,15 +24,13 @@ Wildcards = Any
 """Snakemake's wildcards of a job: its names are attributes."""
 Resource = Callable[..., Any]
 """A function that Snakemake calls with the wildcards of a job for a resource or a parameter."""
-Kind = Literal["prepare", "try_tasks", "train", "evaluate", "theory"]
-"""What jobs do, as far as their resources differ; the stage theory trains once more, in one
-process."""
+Kind = Literal["prepare", "try_tasks", "train", "evaluate"]
+"""What jobs do, as far as their resources differ."""
 _THREADS: dict[Kind, str | None] = {
     "prepare": "data_threads",
     "try_tasks": None,
     "train": "training_threads",
     "evaluate": "evaluation_threads",
-    "theory": "train_threads",
 }
 """The setting of execution with the processors of a job; one where there is none."""
 
@@ -256,7 +254,7 @@ class Jobs:
             n_killed = min(attempt - 1, 2)
             if n_killed:
                 n_killed = min(n_killed, self._n_killed(rulename, wildcards))
-            growth = 1.5**n_killed if kind in ("train", "theory") else 1 + n_killed
+            growth = 1.5**n_killed if kind == "train" else 1 + n_killed
             return round(self._least_memory(kind, wildcards) * growth)
 
         return mem_mb
@@ -284,7 +282,7 @@ class Jobs:
                 return 8000
             case "evaluate":
                 return execution.evaluation_mem_mb
-            case "train" | "theory":
+            case "train":
                 return max(train_mem_mb(part, execution) for part in self.parts(wildcards))
             case _:
                 assert_never(kind)
@@ -301,7 +299,7 @@ class Jobs:
                 return 120
             case "evaluate":
                 return min(attempt, 3) * execution.evaluation_minutes
-            case "train" | "theory":
+            case "train":
                 return train_minutes(self.parts(wildcards), execution, self._speeds, attempt)
             case _:
                 assert_never(kind)
@@ -316,13 +314,10 @@ class Jobs:
             return 0
 
     def parts(self, wildcards: Wildcards) -> list[Cell]:
-        """Return what a job trains, or an evaluation that trains its cells once more: cells and
-        their steps."""
+        """Return what a job trains: cells and their steps."""
         match dict(wildcards.items()):
             case {"trunk": trunk, "step": step}:
                 return [trunk_part(self.plan.trunks[trunk], int(step))]
-            case {"batch": batch}:
-                return [self.plan.cells[cell] for cell in self.evaluation[batch]]
             case names:
                 return [self.own_parts[cell] for cell in self.training[names["job"]]]
 
@@ -403,7 +398,7 @@ class Jobs:
                 for batch in self.evaluation
                 if stage in self.study_of({"batch": batch}).stages
             ]
-            rules[stage.name] = ("theory" if stage.name == "theory" else "evaluate", batches)
+            rules[stage.name] = ("evaluate", batches)
         return rules
 
 

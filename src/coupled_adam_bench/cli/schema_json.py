@@ -77,11 +77,19 @@ class _WithDocstrings(GenerateJsonSchema):
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
         """Return the schema of a class, with descriptions of its fields."""
         described = super().model_schema(schema)
+        if "description" in described:
+            described["description"] = _one_line(described["description"])
         docstrings = _docstrings_of_fields(schema["cls"])
         for name, field in described.get("properties", {}).items():
             if name in docstrings:
                 field.setdefault("description", docstrings[name])
         return described
+
+
+def _one_line(text: str) -> str:
+    """Return a docstring without the ends of its lines in the source, which a schema does not
+    have."""
+    return " ".join(text.split())
 
 
 def _docstrings_of_fields(model: type[BaseModel]) -> dict[str, str]:
@@ -97,5 +105,5 @@ def _docstrings_of_fields(model: type[BaseModel]) -> dict[str, str]:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
                     value=ast.Constant(value=str(text))
                 ):
-                    docstrings[name] = inspect.cleandoc(text)
+                    docstrings[name] = _one_line(text)
     return docstrings

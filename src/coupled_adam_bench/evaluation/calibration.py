@@ -191,13 +191,13 @@ def calibration_curve(
     what is not finite. Bins by the count in the held-out text itself would choose the tokens that
     are there more often than expected.
     """
-    bins = [
-        (count, calibration(predicted_V, counts_V, chosen_V))
-        for count, chosen_V in frequency_bins(unigram_counts)
-    ]
-    names = [field.name for field in fields(Calibration)]
-    curve = {name: [finite(getattr(found, name)) for _, found in bins] for name in names}
-    return {"count": [count for count, _ in bins], **curve}
+    curve: dict[str, list[Any]] = {"count": []}
+    curve |= {field.name: [] for field in fields(Calibration)}
+    for count, chosen_V in frequency_bins(unigram_counts):
+        curve["count"].append(count)
+        for name, value in vars(calibration(predicted_V, counts_V, chosen_V)).items():
+            curve[name].append(finite(value))
+    return curve
 
 
 def finite(value: Any) -> Any:

@@ -157,6 +157,7 @@ def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Sc
 
     scored = Scored()
     for name, tasks in loaded.items():
+        # Few-shot examples and resampling depend on nothing but the task.
         _seed(tasks)
         try:
             with redirect_stdout(sys.stderr):
@@ -236,6 +237,7 @@ def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[
         kind = metric.removesuffix("_stderr")
         if not comma or (kind != metric and kind not in WITH_STDERR):
             continue
+        # lm-eval writes "N/A" where it has no number, as for the error of a single item.
         column = column_of(metric, filtered)
         if not isinstance(value, int | float | np.number):
             values[column] = math.nan

@@ -16,7 +16,14 @@ from coupled_adam_bench.data.check import TOKENIZER, WORD_SIMILARITY, verified_f
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
 from coupled_adam_bench.evaluation.settings import measures_head
 from coupled_adam_bench.records.kept import PAIRS, PairSimilarities, pack_pairs
-from coupled_adam_bench.records.stored import LARGEST, Evaluation, Evaluator, is_usable, row
+from coupled_adam_bench.records.stored import (
+    LARGEST,
+    Evaluation,
+    Evaluator,
+    ResultRow,
+    is_usable,
+    row,
+)
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.cells import Cell
@@ -157,13 +164,17 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
                 matrix_geometry(HEAD, head_VD, unigram_counts, n_vocab, evaluation.isotropy)
             )
         variants = variant_rows(embeddings, sets, evaluation.isotropy)
+        rows: list[ResultRow] = []
+        undefined: list[str] = []
+        matrices: dict[str, Any] = {}
+        for part in parts:
+            rows += part.results
+            undefined += part.undefined
+            matrices |= part.detail
         return Evaluation(
-            [each for part in parts for each in part.results]
-            + own_rows
-            + variants
-            + similarity_rows,
-            [reason for part in parts for reason in part.undefined] + reasons + similarity_reasons,
-            {"matrices": {name: found for part in parts for name, found in part.detail.items()}},
+            [*rows, *own_rows, *variants, *similarity_rows],
+            [*undefined, *reasons, *similarity_reasons],
+            {"matrices": matrices},
             {PAIRS: pack_pairs(kept)},
         )
 

@@ -53,8 +53,10 @@ def check_requests(requests: Sequence[Any], encoded: Sequence[TokenRequest], seq
                     f"{_place(request)}: its {name} has no tokens under the study's tokenizer;"
                     f" {ADVICE}"
                 )
-    longest = max(range(len(encoded)), key=lambda number: encoded[number].n_continuation, default=0)
-    if encoded and (n := encoded[longest].n_continuation) > seq_len:
+    if not encoded:
+        return
+    longest = max(range(len(encoded)), key=lambda number: encoded[number].n_continuation)
+    if (n := encoded[longest].n_continuation) > seq_len:
         raise RequestError(
             f"{_place(requests[longest])}: its continuation has {n} tokens, training.seq_len is"
             f" {seq_len}; raise training.seq_len to {n}, or {ADVICE}"

@@ -168,6 +168,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     bf16 = study.training.precision == "bf16"
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
+        # The windows depend on the cell, whose seed may draw them; all else is the same for all.
         seq_len = cell.training.seq_len
         starts_N = window_starts(
             len(tokens), seq_len, test_loss.for_model(cell.model.name), cell.seed
@@ -202,6 +203,7 @@ def open_validation(study: Study, data_id: str, device: str) -> Iterator[Evaluat
     ((task, metric, unit),) = VALIDATION_LOSS.columns
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
+        # All windows of the split, so that candidates are compared on the same tokens.
         seq_len = cell.training.seq_len
         found = windows_at(tokens, all_starts(len(tokens), seq_len), seq_len, batch_sequences)
         loss, n_tokens = mean_loss(

@@ -166,9 +166,10 @@ class LossDetail:
         bits = math.nan if problem else loss * n_tokens / math.log(2) / n_bytes
         logits, probability_V = self.logits.statistics()
         described = {band["band"]: band for band in self._describe_bands(probability_V)}
-        values = {"loss": loss, "bits_per_byte": bits} | {
-            band.metric: described[band.name]["loss"] for band in BANDS
-        }
+        # The rows keep the order of these values: all losses first, then the calibrations.
+        values = {"loss": loss, "bits_per_byte": bits}
+        for band in BANDS:
+            values[band.metric] = described[band.name]["loss"]
         for band in BANDS:
             values[band.calibration] = described[band.name]["calibration"]
             values[band.pooled_calibration] = described[band.name]["pooled_calibration"]
@@ -181,6 +182,8 @@ class LossDetail:
                 undefined.append(
                     f"{band.calibration}: a token of the {band.label} has a mean probability of 0"
                 )
+        # Windows have a column for each of their fields; the last two columns are for the spread
+        # over documents.
         *columns, predicted_P, counts_P = map(np.concatenate, zip(*self._pieces, strict=True))
         windows = WindowLosses(*columns)
         sizes = dict(
@@ -193,21 +196,21 @@ class LossDetail:
             )
         if not math.isfinite(loss):
             undefined.append(f"test loss of this model is {loss}")
+        bands = []
+        for band_values in described.values():
+            bands.append({key: finite(value) for key, value in band_values.items()})
         detail = {
             "n_predicted_bytes": None if problem else n_bytes,
-            "bands": [
-                {key: finite(value) for key, value in band.items()} for band in described.values()
-            ],
+            "bands": bands,
             "calibration": calibration_curve(
                 probability_V, self._counts_V, self._vocabulary.unigram_counts
             ),
             "device": device,
         }
         values |= logits | sizes
-        rows = [
-            row("test", name, value if math.isfinite(value) else math.nan)
-            for name, value in values.items()
-        ]
+        rows = []
+        for name, value in values.items():
+            rows.append(row("test", name, value if math.isfinite(value) else math.nan))
         rows.append(
             row(
                 "test",
@@ -238,20 +241,18 @@ class LossDetail:
         totals_K = np.sum(self._band_sums, axis=0)
         for number, name in enumerate(BAND_NAMES):
             chosen_V = self._vocabulary.bands == number
-            training, n_targets = (
-                self._vocabulary.unigram_counts[chosen_V],
-                int(self._counts_V[chosen_V].sum()),
-            )
+            training = self._vocabulary.unigram_counts[chosen_V]
+            n_targets = int(self._counts_V[chosen_V].sum())
             found = calibration(probability_V, self._counts_V, chosen_V)
+            span = [int(training.min()), int(training.max())] if len(training) else None
+            loss = float(totals_K[number]) / n_targets if n_targets else math.nan
             yield {
                 "band": name,
                 "tokens": len(training),
-                "training_counts": (
-                    [int(training.min()), int(training.max())] if len(training) else None
-                ),
+                "training_counts": span,
                 "targets": n_targets,
                 "occurring_tokens": found.n_occurring,
-                "loss": float(totals_K[number]) / n_targets if n_targets else math.nan,
+                "loss": loss,
                 "calibration": found.mean_log_ratio,
                 "pooled_calibration": found.pooled_log_ratio,
             }

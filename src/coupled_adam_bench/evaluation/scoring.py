@@ -184,6 +184,7 @@ def batch_of(trees: Sequence[Tree]) -> Batch:
             nodes.append(np.asarray(path) + index * n_nodes)
             targets.append(continuation)
             requests.append(np.full(len(path), number))
+    # A model's outputs are read in one pass, so the nodes are in their order in the batch.
     nodes_S = np.concatenate(nodes)
     order = np.argsort(nodes_S, kind="stable")
     return Batch(

@@ -23,7 +23,7 @@ from coupled_adam_bench.evaluation.task_files import (
     task_contents,
 )
 from coupled_adam_bench.store.files import cached_by_file, digest
-from coupled_adam_bench.study.config import Downstream, Study, Theory, WordSimilaritySet
+from coupled_adam_bench.study.config import Downstream, Study, WordSimilaritySet
 from coupled_adam_bench.study.config.base import duplicates
 from coupled_adam_bench.study.dotted import code_of
 
@@ -95,8 +95,12 @@ def _shots(study: Study, chosen: Downstream) -> Any:
     if chosen.num_fewshot is not None or study.evaluation.downstream_of_files is None:
         return chosen.num_fewshot or 0
     tasks = find_tasks(chosen.tasks, study.paths.tasks, chosen.task_versions)
-    shots = {task.name: "its own" if task.is_group else shots_of(task, None) for task in tasks}
-    return {name: number for name, number in shots.items() if number != 0} or 0
+    shots: dict[str, Any] = {}
+    for task in tasks:
+        number = "its own" if task.is_group else shots_of(task, None)
+        if number != 0:
+            shots[task.name] = number
+    return shots or 0
 
 
 def downstream_of(study: Study) -> Downstream:
@@ -106,21 +110,6 @@ def downstream_of(study: Study) -> Downstream:
             f"evaluation.downstream: null in study {study.study!r}; give it, {{}} for its defaults"
         )
     return study.evaluation.downstream
-
-
-def theory(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
-    """Return what can change the measurements of the theory; ``ValueError`` if the study does not
-    ask for them."""
-    return theory_of(study).in_effect()
-
-
-def theory_of(study: Study) -> Theory:
-    """Return ``evaluation.theory``; ``ValueError`` if the study does not ask for it."""
-    if study.evaluation.theory is None:
-        raise ValueError(
-            f"evaluation.theory: not in study {study.study!r}; give it, {{}} for its defaults"
-        )
-    return study.evaluation.theory
 
 
 def _word_similarity(study: Study, data_id: str) -> Any:

@@ -54,6 +54,7 @@ def run_stage(stage: Stage, cells: Sequence[Cell], done: Path, device: str = "au
     done.unlink(missing_ok=True)
     measurement = measurement_of(stage, study, data_id)
     await_files(measurement.files(cell.id).record for cell in cells)
+    # What is measured already costs nothing: the stage is opened only if a cell is pending.
     failed = []
     pending = []
     for cell in cells:

@@ -341,25 +341,22 @@ def task_contents(
     for path in yamls:
         _with_included(path)  # which says what is wrong with the files
     files = [file for path in yamls for file in _files_of_task(path)]
-    files += [
-        file
-        for path in yamls
-        if own in path.parents
-        for file in sorted(path.parent.glob("**/*.py"))
-    ]
+    for path in yamls:
+        if own in path.parents:
+            files += sorted(path.parent.glob("**/*.py"))
     settings = [stand_in] if stand_in is not None else [read_task(path) for path in yamls]
-    return {
-        "name": task.name,
-        "files": [_digest(path) for path in dict.fromkeys(files)],
-        "data": [_data(task, values) for values in settings],
-    }
+    digests = [_digest(path) for path in dict.fromkeys(files)]
+    data = [_data(task, values) for values in settings]
+    return {"name": task.name, "files": digests, "data": data}
 
 
 def reads_files(contents: dict[str, Any]) -> bool:
     """Tell by its :func:`task_contents` whether a task reads files of this machine."""
-    return any(
-        sha256 for data in contents["data"] for named in data.values() for _, sha256 in named
-    )
+    for data in contents["data"]:
+        for named in data.values():
+            if any(sha256 for _, sha256 in named):
+                return True
+    return False
 
 
 def _digest(path: Path) -> Digest:
@@ -373,7 +370,8 @@ def _files_of_task(path: Path) -> Iterator[Path]:
     for other in _included_files(path):
         yield from _files_of_task(other)
     for module in _FUNCTION.findall(path.read_text(encoding="utf-8")):
-        if (file := path.parent / f"{module.replace('.', '/')}.py").is_file():
+        file = path.parent / f"{module.replace('.', '/')}.py"
+        if file.is_file():
             yield file
 
 
@@ -388,14 +386,11 @@ def _data(task: TaskFile, settings: dict[str, Any]) -> dict[str, list[Digest]]:
         return {"": [_digest(path) for path in sorted(folder.rglob("*")) if path.is_file()]}
     named = options["data_files"]
     splits = named if isinstance(named, dict) else {"": named}
-    return {
-        str(split): [
-            one
-            for name in ([names] if isinstance(names, str) else names)
-            for one in _digests(task, folder, name)
-        ]
-        for split, names in splits.items()
-    }
+    digests: dict[str, list[Digest]] = {}
+    for split, names in splits.items():
+        listed = [names] if isinstance(names, str) else names
+        digests[str(split)] = [one for name in listed for one in _digests(task, folder, name)]
+    return digests
 
 
 def _digests(task: TaskFile, folder: Path, name: str) -> list[Digest]:

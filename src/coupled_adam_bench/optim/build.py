@@ -1,8 +1,5 @@
 """Builds the optimizers of a cell: one or two for embedding and head, and AdamW, perhaps with Muon,
 for the rest.
-
-It also says of each optimizer of the embedding how its update follows from gradients
-(:func:`rule_of`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +21,6 @@ from coupled_adam_bench.study.config import (
     rate_factor,
 )
 from coupled_adam_bench.study.config.optimizers import HeadSettings
-from coupled_adam_bench.study.config.optimizers.base import Rule
 
 
 class Optimizers:
@@ -45,10 +41,9 @@ class Optimizers:
         self._head, self._head_settings = head, head_settings
         # Peak learning rate of each group; group["lr"] is the scheduled rate, also after a
         # checkpoint is loaded.
-        self._peaks = {
-            name: [group["lr"] for group in optimizer.param_groups]
-            for name, optimizer in optimizers.items()
-        }
+        self._peaks: dict[str, list[float]] = {}
+        for name, optimizer in optimizers.items():
+            self._peaks[name] = [group["lr"] for group in optimizer.param_groups]
 
     @property
     def core(self) -> torch.optim.Optimizer:
@@ -153,13 +148,11 @@ def _build_core(
         )
         taken |= set(matrices)
     rest = [parameter for parameter in model.parameters() if parameter not in taken]
+    matrices = [parameter for parameter in rest if parameter.ndim >= 2]
+    vectors = [parameter for parameter in rest if parameter.ndim < 2]
     groups = [
-        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": training.weight_decay},
-        {
-            "params": [p for p in rest if p.ndim < 2],
-            "weight_decay": 0.0,
-            "lr": training.norm_lr_factor * peak_lr,
-        },
+        {"params": matrices, "weight_decay": training.weight_decay},
+        {"params": vectors, "weight_decay": 0.0, "lr": training.norm_lr_factor * peak_lr},
     ]
     betas = (training.beta1, training.beta2)
     optimizers["core"] = torch.optim.AdamW(
@@ -178,12 +171,3 @@ def build_embedding_optimizer(
         return custom.build(optimizer, embeddings, lr, decay)
     kind: type[torch.optim.Optimizer] = resolve_name(optimizer.implementation)
     return kind(embeddings, lr=lr, weight_decay=decay, **optimizer.keywords(training))  # type: ignore[call-arg]
-
-
-def rule_of(optimizer: SingleOptimizer, training: Training) -> Rule | None:
-    """Return the rule of an optimizer; ``None`` if it is not known to be linear.
-
-    Mu-centering and the mu-loss move the mean by themselves, which is no part of a rule.
-    """
-    moves_the_mean = optimizer.mu_centering or optimizer.mu_loss
-    return None if moves_the_mean else optimizer.rule(training)

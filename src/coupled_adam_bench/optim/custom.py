@@ -33,7 +33,8 @@ def build(
     """
     kind: Callable[..., torch.optim.Optimizer] = resolve(optimizer.path)
     # After the import: a file that is edited now was read before.
-    if optimizer.code is not None and (changed := changed_code(optimizer.path, optimizer.code)):
+    changed = optimizer.code is not None and changed_code(optimizer.path, optimizer.code)
+    if changed:
         raise ValueError(
             f"path: {optimizer.path} is not the code with which the study was started ({changed});"
             " start the workflow again, which trains with the code that is here now, or restore it"

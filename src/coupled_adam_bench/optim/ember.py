@@ -4,7 +4,6 @@
 The paper is arXiv 2607.01455. Shapes: V = vocab_size, D = d_model.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -75,6 +74,7 @@ class Ember(MatrixOptimizer):
                 parameter.shape[1], dtype=dtype, device=parameter.device
             )
         state["step"] += 1
+        # There are two passes over the blocks: the first takes the sums, the second moves the rows.
         placed = placed_as(grad, parameter)
         blocks = _blocks(local(parameter), local(placed), local(state["row_avg_sq"]))
         sums_D = torch.zeros_like(state["column_avg_sq"])
@@ -100,13 +100,6 @@ def column_factor(state: dict[str, Any], beta2: float) -> Tensor:
     # As long as all gradients are 0, so is the mean; the moment is then 0 too, and not 0 / 0.
     mean = column_D.mean().clamp(min=torch.finfo(column_D.dtype).tiny)
     return column_D / (mean * (1 - beta2 ** state["step"].item()))  # type: ignore[no-any-return]
-
-
-def factor(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-    """Return what multiplies the gradient in a step, shape VD, in float64 (see ``factors.py``)."""
-    exact = {name: value.double() for name, value in state.items()}
-    moment_VD = exact["row_avg_sq"] * column_factor(exact, group["beta2"])
-    return group["lr"] / (moment_VD.sqrt() + group["eps"])  # type: ignore[no-any-return]
 
 
 def _blocks(weight_VD: Tensor, grad_VD: Tensor, row_V1: Tensor) -> list[tuple[Tensor, ...]]:

@@ -171,10 +171,11 @@ def unpack_pairs(contents: bytes, path: Path) -> list[PairSimilarities]:
     """Return the sets of a file's contents, in their order; ``ValueError`` with its ``path`` if
     they are none."""
     names, *columns = _unpack(contents, _PAIR_COLUMNS, path, "the similarities of word pairs")
-    return [
-        PairSimilarities(name, *(column[names == name] for column in columns))
-        for name in dict.fromkeys(names.tolist())
-    ]
+    sets = []
+    for name in dict.fromkeys(names.tolist()):
+        own = [column[names == name] for column in columns]
+        sets.append(PairSimilarities(name, *own))
+    return sets
 
 
 def read_pair_similarities(measurement: Measurement, cell_id: str) -> list[PairSimilarities]:
@@ -226,9 +227,8 @@ def documents_of(task: str, samples: Iterable[dict[str, Any]]) -> list[Document]
                 loglikelihoods=[float(score[0]) for score in scores if isinstance(score, tuple)],
             )
         for metric in sample["metrics"]:
-            if isinstance(
-                value := sample[metric], Real
-            ):  # others, such as pairs, are for lm-eval's own means
+            value = sample[metric]
+            if isinstance(value, Real):  # others, such as pairs, are for lm-eval's own means
                 document.metrics[column_of(metric, sample["filter"])] = float(value)
     return [found[doc_id] for doc_id in sorted(found)]
 

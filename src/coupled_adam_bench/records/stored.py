@@ -148,7 +148,9 @@ class Measurement:
         What a diverged cell lacks is NaN, whether its file has rows or not.
         """
         record = self.read(cell_id)
-        if record["status"] != "diverged" and (problem := self.undeclared(record["results"])):
+        if record["status"] == "diverged":
+            return record
+        if problem := self.undeclared(record["results"]):
             raise ValueError(f"{self.find(cell_id)}: {problem}")
         return record
 
@@ -169,6 +171,7 @@ class Measurement:
                 f"{self.stage.name} declares {first_of(lacking)}, and did not measure it, or in"
                 " another unit"
             )
+        # A row under another stage's name would hide that stage's own number in the results.
         columns_of_others = {
             (metric.task, metric.name)
             for metric in METRICS.values()
@@ -179,11 +182,9 @@ class Measurement:
                 f"{self.stage.name} measured {', '.join(map(' '.join, foreign))}, which another"
                 " stage declares"
             )
-        return (
-            None
-            if len(units) == len(rows)
-            else f"{self.stage.name} measured one metric of a task twice"
-        )
+        if len(units) < len(rows):
+            return f"{self.stage.name} measured one metric of a task twice"
+        return None
 
     def damage(self, cell_id: str) -> str | None:
         """Return what is wrong with a cell's evaluation as one line, or ``None``."""

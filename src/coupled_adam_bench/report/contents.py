@@ -205,7 +205,6 @@ _SECTIONS = {
         frequency.SECTION,
         treatments.VARIANTS,
         treatments.WORD_SIMILARITY,
-        Section("theory", "Theory", _from_tools("tools.theory.section:theory")),
         corrections.SECTION,
         Section("setup", "Models and training", _setup),
         Section("cost", "What it takes", _from_tools("tools.estimate.text:cost")),

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
 from coupled_adam_bench.models.cross_entropy import IGNORED
-from coupled_adam_bench.optim.factors import second_moment
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS as VALIDATION_LOSS
 from coupled_adam_bench.study.config import AdamWSettings
@@ -194,7 +193,11 @@ class SecondMoment:
         if not isinstance(self.trainer.cell.optimizer.head, AdamWSettings):
             return {}
         state = optimizer.state[self.trainer.model.embedding_parameters()[-1]]
-        moment_V = whole(second_moment(state, optimizer.param_groups[-1])).mean(1).cpu().numpy()
+        group = optimizer.param_groups[-1]
+        # AdamW divides by this; with AMSGrad by the largest one so far.
+        moment_VD = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"].double()
+        corrected_VD = moment_VD / (1 - group["betas"][1] ** state["step"].item())
+        moment_V = whole(corrected_VD).mean(1).cpu().numpy()
         return moment_by_occupancy(
             moment_V, self._counts_V, training.batch_sequences * training.seq_len
         )

@@ -1,4 +1,5 @@
-"""Lines through an optimizer's second moment against the probability of tokens, in ranges of B p.
+"""Lines through an optimizer's second moment against the probability of tokens, of all tokens and
+in ranges of B p.
 
 V: rows, one per token of the vocabulary
 """
@@ -22,7 +23,6 @@ class Line:
     """A line fitted by least squares; its numbers are NaN where they are undefined."""
 
     slope: float
-    intercept: float
     r_squared: float
 
 
@@ -38,11 +38,11 @@ def fit_line(x: Array, y: Array) -> Line:
         for a, b in ((x_centered, x_centered), (x_centered, y_centered), (y_centered,) * 2)
     )
     if xx == 0:
-        return Line(math.nan, math.nan, math.nan)
+        return Line(math.nan, math.nan)
     slope = xy / xx
     residual = y_centered - slope * x_centered
     r_squared = 1 - float(residual @ residual) / yy if yy else math.nan
-    return Line(slope, float(y.mean() - slope * x.mean()), r_squared)
+    return Line(slope, r_squared)
 
 
 def occupancy_names() -> tuple[str, ...]:
@@ -54,30 +54,34 @@ def occupancy_names() -> tuple[str, ...]:
 def moment_by_occupancy(
     moment_V: Array, counts_V: NDArray[np.int64], batch_tokens: int
 ) -> dict[str, float]:
-    """Return how an optimizer's second moment of rows follows the probability of their tokens, in
-    each range of B p.
+    """Return how an optimizer's second moment of rows follows the probability of their tokens, of
+    all that occur and in each range of B p.
 
-    By range: the slope and R² of a line through the tokens that occur, the exponent, which is the
-    slope of the line through their logarithms, and the geometric mean of their B p. What is not
-    finite is left out.
+    These are the slope and R² of a line, and the exponent, which is the slope of the line through
+    logarithms; by range also the geometric mean of B p. What is not finite is left out.
     """
     probability_V = counts_V / counts_V.sum()
     kept_V = (counts_V > 0) & (moment_V > 0)
     p, moment = probability_V[kept_V], moment_V[kept_V]
     of_range = np.digitize(batch_tokens * p, OCCUPANCY_EDGES)
-    found: dict[str, float] = {}
+    found = _lines(p, moment, "")
     for number, name in enumerate(occupancy_names()):
         chosen = of_range == number
         if chosen.sum() < 3:
             continue
-        straight, logs = (
-            fit_line(p[chosen], moment[chosen]),
-            fit_line(np.log(p[chosen]), np.log(moment[chosen])),
-        )
-        found |= {
-            f"moment_slope_{name}": straight.slope,
-            f"moment_r_squared_{name}": straight.r_squared,
-            f"moment_exponent_{name}": logs.slope,
-            f"moment_occupancy_{name}": batch_tokens * float(np.exp(np.log(p[chosen]).mean())),
-        }
+        found |= _lines(p[chosen], moment[chosen], f"_{name}")
+        found[f"moment_occupancy_{name}"] = batch_tokens * float(np.exp(np.log(p[chosen]).mean()))
     return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _lines(p: Array, moment: Array, end: str) -> dict[str, float]:
+    """Return the numbers of both lines through some tokens by names with this ``end``, none for
+    fewer than three."""
+    if len(p) < 3:
+        return {}
+    straight, logs = fit_line(p, moment), fit_line(np.log(p), np.log(moment))
+    return {
+        f"moment_slope{end}": straight.slope,
+        f"moment_r_squared{end}": straight.r_squared,
+        f"moment_exponent{end}": logs.slope,
+    }

@@ -69,12 +69,12 @@ class Quoted(str):
     ],
 )
 def test_memory_grows_where_a_job_was_killed_without_a_word(ends, growth, jobs, tmp_path):
-    wildcards = Wildcards(batch=next(iter(jobs.evaluation)))
+    wildcards = Wildcards(job=next(iter(jobs.training)), batch=next(iter(jobs.evaluation)))
     run_killed(jobs, wildcards, tmp_path, ends)
     memory = jobs.memory("evaluate")
     first = memory(wildcards, 1, "rule")
     assert memory(wildcards, len(ends) + 1, "rule") == (1 + growth) * first
-    training = jobs.memory("theory")
+    training = jobs.memory("train")
     assert training(wildcards, len(ends) + 1, "rule") == round(
         1.5**growth * training(wildcards, 1, "rule")
     )

@@ -170,7 +170,7 @@ def test_jobs_ask_for_what_their_partitions_give(tiny_plan, tmp_path, monkeypatc
         Planned(jobs, "downstream", 240, "short"),
         Planned(jobs, "embeddings", 240, "unknown"),
         Planned(jobs, "choose", 240, "quick,long"),
-        Planned(jobs, "theory", 600, "short", fixed=True),
+        Planned(jobs, "train_trunk", 600, "short", fixed=True),
     ]
     groups = {"test_loss": "measure-{batch}", "downstream": "measure-{batch}"}
     default, short, own = fit_partitions(jobs, planned, groups)
@@ -181,7 +181,7 @@ def test_jobs_ask_for_what_their_partitions_give(tiny_plan, tmp_path, monkeypatc
     assert "downstream asks for 120 minutes in place of 240, test_loss asks for 120" in short
     assert (
         own
-        == "partition short ends jobs after 240 minutes: theory asks for 600, as your settings say,"
+        == "partition short ends jobs after 240 minutes: train_trunk asks for 600, as your settings say,"
         " and may wait for ever"
     )
     wanted = {job.rule.name: job.resources["runtime"] for job in planned}
@@ -192,5 +192,5 @@ def test_jobs_ask_for_what_their_partitions_give(tiny_plan, tmp_path, monkeypatc
         "downstream": 120,
         "embeddings": 240,
         "choose": 240,
-        "theory": 600,
+        "train_trunk": 600,
     }

@@ -1,17 +1,13 @@
 """Optimizers of few lines: each against its paper's formula in numpy, and where it is a known
 one."""
 
-from pkgutil import resolve_name
-
 import numpy as np
 import pytest
 import torch
-from optimizer_entries import BUILT_IN
-from pydantic import TypeAdapter
 
 from coupled_adam_bench.optim.build import build_embedding_optimizer
 from coupled_adam_bench.optim.normalized_sgd import NormalizedSGD, ObliqueSGD
-from coupled_adam_bench.study.config import SingleOptimizer, Training, rate_factor
+from coupled_adam_bench.study.config import Training, rate_factor
 from coupled_adam_bench.study.config.optimizers import (
     AdamMiniSettings,
     AdamWSettings,
@@ -125,31 +121,6 @@ def test_with_gradients_of_one_size_it_is_a_known_one(optimizer, known):
         for one in built:
             one.step()
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("entry", BUILT_IN, ids=str)
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_the_rule_is_what_the_steps_do(entry, decay):
-    optimizer = TypeAdapter(SingleOptimizer).validate_python(entry)
-    training = TRAINING.model_copy(update={"embedding_weight_decay": decay})
-    rule = optimizer.rule(training)
-    if rule is None:
-        pytest.skip("its steps are not linear in the gradients")
-    generator = torch.Generator().manual_seed(0)
-    parameter = torch.nn.Parameter(torch.randn(9, 4, generator=generator, dtype=torch.float64))
-    built = build_embedding_optimizer([parameter], optimizer, training, LR)
-    (group,) = built.param_groups
-    moment = 0.0
-    for _ in range(10):
-        before = parameter.detach().clone()
-        parameter.grad = torch.randn(9, 4, generator=generator, dtype=torch.float64)
-        grad = parameter.grad if rule.decoupled_decay else parameter.grad + decay * before
-        moment = rule.keep * moment + rule.take * grad
-        built.step()
-        expected = before - moment * resolve_name(rule.factor)(built.state[parameter], group)
-        if rule.decoupled_decay:
-            expected -= LR * decay * before
-        torch.testing.assert_close(parameter.detach(), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_oblique_steps_of_a_tangent_gradient_are_those_of_sgd_but_for_the_length_of_rows():

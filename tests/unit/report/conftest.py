@@ -37,7 +37,6 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.catalog.metrics import THEORY_METRICS
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import parse_any_study, parse_study
@@ -180,11 +179,10 @@ def write_fake_run(cell: Cell, files: Any) -> None:
     )
     rows: dict[str, list[tuple[str, str, float, str]]] = {}
     for stage in cell.study.stages:
-        if stage.name != "theory":  # see write_fake_theory
-            rows[stage.name] = [
-                (task, name, math.nan if status == "diverged" else values.get(name, 0.5), unit)
-                for task, name, unit in stage.measures
-            ]
+        rows[stage.name] = [
+            (task, name, math.nan if status == "diverged" else values.get(name, 0.5), unit)
+            for task, name, unit in stage.measures
+        ]
     if status == "completed":
         rows["test_loss"].append(("test", "perplexity", math.exp(values["loss"]), "1"))
     beside_of = {} if status == "diverged" else drawn_text(cell, values["loss"], values["acc"])
@@ -216,138 +214,11 @@ def write_fake_run(cell: Cell, files: Any) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def theory_settings() -> dict[str, Any]:
-    """Two sizes, tied and untied, two numbers of tokens, three optimizers and two seeds."""
-    sizes = (("small", "1M", 32), ("big", "4M", 64))
-    return fake_settings() | {
-        "study": "theory",
-        "data": {
-            "name": "text",
-            "source": {"kind": "hub", "preset": "openwebtext"},
-            "tokenizer": "gpt2",
-            "vocab_size": 50304,
-        },
-        "models": [
-            {
-                "name": name + tying,
-                "label": label + tying,
-                "n_layer": 2,
-                "n_head": 2,
-                "d_model": d_model,
-                "learning_rate": 1e-3,
-                "tied": not tying,
-            }
-            for name, label, d_model in sizes
-            for tying in ("", "u")
-        ],
-        "grid": [
-            {
-                "models": ["small", "smallu", "big", "bigu"],
-                "tokens": [{"steps": 400, "label": "D<1>"}, {"steps": 800, "label": "D2"}],
-                "optimizers": ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 500}],
-                "seeds": [1, 2],
-            }
-        ],
-        "evaluation": {"theory": {}, "word_similarity": []},
-    }
-
-
-def drawn_moment(cell: Cell, scale: float = 1.0) -> dict[str, Any]:
-    """A line of slope 1e-3 sqrt(d_model / 32) / steps, scaled, with noise."""
-    rng = np.random.default_rng([cell.seed, cell.steps])
-    probability = 1 / np.arange(1, 301)
-    probability /= probability.sum()
-    slope = scale * 1e-3 * math.sqrt(cell.model.d_model / 32) / cell.steps
-    square = slope * probability * np.exp(0.3 * rng.normal(size=300))
-    return {
-        "probability": probability.tolist(),
-        "mean_square": square.tolist(),
-        "slope": slope,
-        "intercept": -slope / 1e5,
-        "r_squared": 0.93 - 0.01 * cell.seed,
-        "n_batches": 64,
-    }
-
-
-def drawn_drift(cell: Cell, sides: tuple[str, ...]) -> dict[str, Any]:
-    """Input side 1e-3, output side 1 of Adam and 2.5e-4 of the others, in one direction, 10 % more
-    for each seed."""
-    steps = np.arange(10, cell.steps + 1, 10)
-    done = (1 + 0.1 * cell.seed) * steps / cell.steps
-    adam = cell.optimizer.name == "adamw"
-    size = {
-        "input": 1e-3 * ("input" in sides),
-        "output": (1.0 if adam else 2.5e-4) * ("output" in sides),
-    }
-    whole = size["input"] + size["output"]
-    # In the warmup of 100 steps it is larger than after it.
-    update_sum = np.where(steps > 100, 0.1 if adam or "input" in sides else 3e-7, 0.9)
-    lists = {
-        "step": steps,
-        "mean_norm": whole * done,
-        "mean_norm_ratio": 0.5 * whole * done,
-        "displacement": whole * done,
-        "update_sum": update_sum,
-    }
-    found: dict[str, Any] = {name: values.tolist() for name, values in lists.items()}
-    if cell.optimizer.name == "sgd":
-        parts = (
-            "input",
-            "output",
-            "decay",
-            "residual",
-            "input_share",
-            "output_share",
-            "decay_share",
-        )
-        return found | dict.fromkeys(parts)
-    found |= {side: (size[side] * done).tolist() for side in size} | {
-        f"{side}_share": size[side] / whole for side in size
-    }
-    return found | {
-        "decay": (0 * done).tolist(),
-        "residual": (1e-9 * done).tolist(),
-        "decay_share": 0.0,
-    }
-
-
-def drawn_theory(cell: Cell) -> dict[str, Any]:
-    """What the stage theory keeps; SGD is not split, and Adam alone has a moving average of its
-    own."""
-    if diverges(cell):
-        return {"reason": "loss not finite in step 60"}
-    tied, adam, split = (
-        cell.model.tied,
-        cell.optimizer.name == "adamw",
-        cell.optimizer.name != "sgd",
-    )
-    drift = {"embedding": drawn_drift(cell, ("input", "output") if tied else ("input",))}
-    return {
-        "reason": None if split else "SGD <b>is not split</b>",
-        "gradient_sum": {
-            "output": {"float32": 3e-8 * cell.seed, "float64": 2e-16 * cell.seed},
-            "input": {"float32": 0.31, "float64": 0.3},
-        },
-        "second_moment": drawn_moment(cell),
-        "second_moment_adam": drawn_moment(cell, 0.5) if adam else None,
-        "drift": drift if tied else drift | {"head": drawn_drift(cell, ("output",))},
-        "replay_max_relative_loss_difference": 1e-7 * cell.seed,
-    }
-
-
-def write_fake_theory(cell: Cell, files: Any) -> Path:
-    rows = [("theory", name, math.nan if diverges(cell) else 0.5, "1") for name in THEORY_METRICS]
-    return files.evaluation(cell.id, "theory", rows, **drawn_theory(cell))
-
-
 def build(plan: Plan, root: Path, stored: Any) -> Path:
     """Run all stages from evaluation files to report and return the study's folder."""
     files = stored(plan, root / "runs")
     for cell in plan.cells.values():
         write_fake_run(cell, files)
-    for cell in plan.cells.values():
-        if cell.study.evaluation.theory is not None:
-            write_fake_theory(cell, files)
     study_dir = root / plan.name
     write_sealed(study_dir / "plan.json", plan.to_json())
     report(plan, Places(TEMPLATES, study_dir, root / "runs"), endings=figures.FIGURE_ENDINGS)
@@ -444,16 +315,6 @@ def fake_in_parts(fake: Fake, tmp_path_factory: pytest.TempPathFactory, stored: 
     plan = make_plan(parse_any_study(whole), [folder])
     with svg_alone():
         root = once(tmp_path_factory, "fake-in-parts", lambda root: build(plan, root, stored))
-    return Fake(plan, root, root / plan.name)
-
-
-@pytest.fixture(scope="session")
-def fake_theory(tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
-    """A study that checks the theory, with drawn numbers, all stages run once without PDFs; do not
-    write into it."""
-    plan = make_plan(parse_study(theory_settings()))
-    with svg_alone():
-        root = once(tmp_path_factory, "fake-theory", lambda root: build(plan, root, stored))
     return Fake(plan, root, root / plan.name)
 
 

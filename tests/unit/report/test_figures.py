@@ -138,6 +138,7 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
         "geometry",
         "geometry_by_rates",
         "moment_exponent",
+        "second_moment",
     }
     for index, cell_id in enumerate(plan.cells):
         (tmp_path / "runs" / cell_id).mkdir(parents=True)

@@ -6,8 +6,7 @@ import pytest
 
 from coupled_adam_bench.results.collect import collect, read_results
 from coupled_adam_bench.results.tidy import write_csv
-from coupled_adam_bench.store.files import read_sealed, write_sealed
-from coupled_adam_bench.study.catalog.metrics import METRICS, RESULT_COLUMNS, THEORY_METRICS
+from coupled_adam_bench.study.catalog.metrics import METRICS, RESULT_COLUMNS
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
@@ -276,42 +275,3 @@ def test_an_empty_field_is_a_missing_value(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     path.write_text(f"{HEADER}\n{GOOD.replace('3.5', '')}\n")
     assert read_results(path)["value"].isna().all()
-
-
-@pytest.fixture
-def theory_plan(tiny_study: Any) -> Plan:
-    study = tiny_study()
-    return make_plan(parse_study(study | {"evaluation": study["evaluation"] | {"theory": {}}}))
-
-
-def test_the_theory_of_a_study_that_has_it(
-    files: Any, tiny_plan: Plan, theory_plan: Plan, stored: Any
-) -> None:
-    theory = stored(theory_plan, files.runs)
-    rows = [("theory", name, 0.5, "1") for name in THEORY_METRICS]
-    for cell in theory_plan.cells:
-        theory.evaluation(cell, "theory", rows)
-    results = collect(theory_plan, files.runs)
-    assert len(results) == (ROWS_PER_CELL + len(THEORY_METRICS)) * 6
-    assert (
-        tuple(results[results["task"] == "theory"].head(len(THEORY_METRICS))["metric"])
-        == THEORY_METRICS
-    )
-    assert "theory" not in set(collect(tiny_plan, files.runs)["task"])
-    first = next(iter(theory_plan.cells))
-    path = theory.evaluation(first, "theory", [])
-    with pytest.raises(
-        ValueError, match=r"theory-.*\.json: theory declares theory head_gradient_sum, theory "
-    ):
-        collect(theory_plan, files.runs)
-    write_sealed(path, read_sealed(path) | {"settings": {"n_batches": 3, "record_every": 10}})
-    with pytest.raises(ValueError, match=r"theory-.*\.json: settings is {'n_batches': 3"):
-        collect(theory_plan, files.runs)
-    path.unlink()
-    with pytest.raises(ValueError, match=r"theory-.*\.json: no such file"):
-        collect(theory_plan, files.runs)
-    partial = collect(theory_plan, files.runs, partial=True)
-    missing = partial[partial["value"].isna()]
-    assert list(missing[["task", "metric", "unit"]].itertuples(index=False, name=None)) == [
-        ("theory", name, "1") for name in THEORY_METRICS
-    ]

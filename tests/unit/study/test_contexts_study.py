@@ -43,7 +43,6 @@ def test_the_flops_of_a_step_do_not_grow_with_the_batch(settings):
     ("section", "changes", "message"),
     [
         ("training", {"core_optimizer": "muon"}, "core_optimizer: muon is for matrices of layers"),
-        ("evaluation", {"theory": {}}, "evaluation.theory: it replays transformers"),
         ("execution", {"parallel": "fsdp"}, "execution.parallel: fsdp shards layers"),
         ("data", {}, "n_contexts: 4096 previous tokens"),
     ],

@@ -63,7 +63,7 @@ def test_protocols_differ_in_nothing_but_the_ledger(tiny_study):
 def test_corrected_is_the_default_and_what_the_classes_say(tiny_study):
     study = parsed(tiny_study)
     assert study == parsed(tiny_study, "corrected")
-    evaluation = EvaluationSettings().model_dump(exclude={"word_similarity", "metrics", "theory"})
+    evaluation = EvaluationSettings().model_dump(exclude={"word_similarity", "metrics"})
     evaluation["downstream"] = {
         name: evaluation["downstream"][name] for name in ("task_versions", "precision")
     }

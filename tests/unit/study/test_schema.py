@@ -1,6 +1,8 @@
 """The JSON schema of studies: in sync with the config classes, and as strict as it can be."""
 
 import csv
+import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -34,6 +36,10 @@ def test_the_file_is_what_the_classes_say(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in shipped.iterdir()}
     for path in tmp_path.iterdir():
         assert read_json(shipped / path.name) == read_json(path), "run `make schema`"
+
+
+def test_where_lines_of_the_source_break_is_none_of_a_schema():
+    assert not re.search(r'"description": "[^"]*\\n', json.dumps(study_schema()))
 
 
 def test_the_example_has_the_form_of_results():

@@ -25,6 +25,7 @@ from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
 from coupled_adam_bench.training.live import LiveMeasurements, is_geometry_step, validation_windows
+from coupled_adam_bench.training.moment import fit_line
 from coupled_adam_bench.training.trainer import Trainer
 from embedding_geometry.frequency import bands_of_tokens
 from embedding_geometry.metrics import embedding_metrics
@@ -267,8 +268,9 @@ def test_a_step_that_diverges_and_weights_that_are_not_finite(tiny_study, tiny_d
     [
         {"name": "adamw", "lr_factor": 3},
         {"embedding": "ember", "head": {"name": "adamw", "lr_factor": 3}},
+        {"name": "adamw", "lr_factor": 3, "amsgrad": True},
     ],
-    ids=["tied", "per_matrix"],
+    ids=["tied", "per_matrix", "amsgrad"],
 )
 def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_head(
     optimizer, tiny_study, tiny_data, tmp_path
@@ -286,7 +288,15 @@ def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_head(
             trainer.train_step(step)
             rates.append(trainer.optimizers.head.param_groups[0]["lr"])
         found = measured.after(6, False)
+        state = trainer.optimizers.head.state[trainer.model.embedding_parameters()[-1]]
+        square_VD = state.get("max_exp_avg_sq", state["exp_avg_sq"])
+        moment_V = square_VD.double().mean(1).numpy() / (1 - cell.training.beta2**6)
     assert rates[-1] == 3 * trainer.optimizers.core.param_groups[0]["lr"]
     assert found["rate_sum"] == pytest.approx(sum(rates))
     assert {"isotropy", "mean_norm_ratio", "rho"} <= found.keys()
     assert any(name.startswith("moment_exponent_") for name in found)
+    counts_V = np.load(tiny_data / "unigram.npy")
+    kept_V = (counts_V > 0) & (moment_V > 0)
+    line = fit_line(counts_V[kept_V] / counts_V.sum(), moment_V[kept_V])
+    assert found["moment_slope"] == pytest.approx(line.slope)
+    assert found["moment_r_squared"] == pytest.approx(line.r_squared)

@@ -30,13 +30,18 @@ def adamw_step(parameters: Sequence[Tensor], state: State, group: dict[str, Any]
                 "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
             }
     beta1, beta2 = group["betas"]
+    states = [state[parameter] for parameter in parameters]
+    exp_avgs = [one["exp_avg"] for one in states]
+    exp_avg_sqs = [one["exp_avg_sq"] for one in states]
+    steps = [one["step"] for one in states]
+    # torch's public function; the empty list is for the maxima of AMSGrad, which is off.
     adamw(
         list(parameters),
         grads,
-        [state[parameter]["exp_avg"] for parameter in parameters],
-        [state[parameter]["exp_avg_sq"] for parameter in parameters],
+        exp_avgs,
+        exp_avg_sqs,
         [],
-        [state[parameter]["step"] for parameter in parameters],
+        steps,
         capturable=group["capturable"],
         fused=group["fused"] or None,
         has_complex=any(parameter.is_complex() for parameter in parameters),

@@ -73,6 +73,7 @@ def check(group: Mapping[str, Any]) -> None:
     ):
         if not allowed:
             raise ValueError(f"{name}: {group[name]} is out of range; it must be {what}")
+    # A group without coupling is AdamW's, which takes any shape.
     for parameter in group["params"] if group["coupled"] else ():
         shape, dim = tuple(parameter.shape), group["coupled_dim"]
         if parameter.ndim < 2 or not parameter.is_floating_point():

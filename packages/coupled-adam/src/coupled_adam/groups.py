@@ -58,11 +58,13 @@ def coupled_param_groups(
     ]
     # A group without a decay of its own has the one that is given to the optimizer.
     decay = {} if weight_decay is None else {"weight_decay": weight_decay}
+    decay_of_vectors = decay if decay_vectors else {"weight_decay": 0.0}
+    matrices = [parameter for parameter in rest if parameter.ndim >= 2]
+    vectors = [parameter for parameter in rest if parameter.ndim < 2]
     groups = [
         {"params": coupled, "coupled": True, "weight_decay": embedding_weight_decay},
-        {"params": [p for p in rest if p.ndim >= 2], "coupled": False} | decay,
-        {"params": [p for p in rest if p.ndim < 2], "coupled": False}
-        | (decay if decay_vectors else {"weight_decay": 0.0}),
+        {"params": matrices, "coupled": False} | decay,
+        {"params": vectors, "coupled": False} | decay_of_vectors,
     ]
     return [group for group in groups if group["params"]]
 
@@ -144,17 +146,19 @@ def _searched(model: nn.Module) -> list[Tensor]:
     linears = _unique(module.weight for module in model.modules() if isinstance(module, nn.Linear))
     if not embeddings:
         raise _undecided(model, "it has no nn.Embedding")
-    tied = [matrix for matrix in embeddings if any(matrix is linear for linear in linears)]
+    # A tied embedding is its own head, so it needs no other one.
+    ids_of_linears = {id(linear) for linear in linears}
+    tied = [matrix for matrix in embeddings if id(matrix) in ids_of_linears]
     if tied:
         if len(tied) > 1:
             raise _undecided(
                 model, f"{len(tied)} embeddings share their weight with a linear layer"
             )
         return tied
-    heads = {
-        id(matrix): [linear for linear in linears if len(linear) == len(matrix)]
-        for matrix in embeddings
-    }
+    # Without tying, a head is a linear layer with an output for each row.
+    heads: dict[int, list[Tensor]] = {}
+    for matrix in embeddings:
+        heads[id(matrix)] = [linear for linear in linears if len(linear) == len(matrix)]
     with_head = [matrix for matrix in embeddings if heads[id(matrix)]]
     if len(with_head) > 1:
         raise _undecided(
@@ -180,10 +184,8 @@ def _undecided(model: nn.Module, reason: str) -> ValueError:
     embeddings = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
     rows = {len(matrix) for matrix in embeddings}
     linears = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-    candidates = {
-        id(matrix)
-        for matrix in (*embeddings, *(linear for linear in linears if len(linear) in rows))
-    }
+    heads = [linear for linear in linears if len(linear) in rows]
+    candidates = {id(matrix) for matrix in (*embeddings, *heads)}
     listed = [
         f"{name} ({' x '.join(map(str, parameter.shape))})"
         for name, parameter in model.named_parameters()

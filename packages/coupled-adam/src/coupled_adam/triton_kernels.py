@@ -109,12 +109,11 @@ def column_sums_of_squares(grad_RC: Tensor) -> Tensor:
 
 def _vector(values: tuple[Scalar, ...], like: Tensor) -> Tensor:
     """Return the scalars as one tensor on the device of ``like``, without synchronizing."""
-    return torch.stack(
-        [
-            value.to(like) if isinstance(value, Tensor) else like.new_full((), value)
-            for value in values
-        ]
-    )
+    scalars = []
+    for value in values:
+        scalar = value.to(like) if isinstance(value, Tensor) else like.new_full((), value)
+        scalars.append(scalar)
+    return torch.stack(scalars)
 
 
 def update(

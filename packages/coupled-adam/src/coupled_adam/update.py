@@ -93,16 +93,16 @@ def update(
 
 
 def _for_triton(fused: bool | None, dim: int, *tensors: Tensor) -> bool:
+    if fused is False or dim != 0:
+        return False
+    return all(_is_for_triton(tensor) for tensor in tensors) and _has_triton()
+
+
+def _is_for_triton(tensor: Tensor) -> bool:
     # Triton reads memory, which subclasses such as FakeTensor do not have.
-    return (
-        fused is not False
-        and dim == 0
-        and all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
-        and all(
-            tensor.is_cuda and tensor.is_contiguous() and tensor.numel() > 0 for tensor in tensors
-        )
-        and _has_triton()
-    )
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        return False
+    return tensor.is_cuda and tensor.is_contiguous() and tensor.numel() > 0
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from coupled_adam_bench.records.stored import named
 from coupled_adam_bench.results.groups import Layout, layout_of
 from coupled_adam_bench.store.files import atomic_path
-from coupled_adam_bench.study.catalog.names import COUPLED_ADAM
+from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config.optimizers import CoupledAdamSettings
 from coupled_adam_bench.study.plan import Plan
@@ -99,8 +99,8 @@ def _has_geometry(plan: Plan) -> bool:
     return any(study.execution.geometry_per_decade for study in plan.studies.values())
 
 
-def _has_theory(plan: Plan) -> bool:
-    return any(study.evaluation.theory is not None for study in plan.studies.values())
+def _has_moments(plan: Plan) -> bool:
+    return _has_geometry(plan) and any(cell.optimizer.key == ADAM for cell in plan.cells.values())
 
 
 FIGURES = {
@@ -156,6 +156,13 @@ FIGURES = {
         "Isotropy and mean embedding against the sum of the learning rates of the head so far.",
         _has_geometry,
     ),
+    "second_moment": Drawn(
+        "report.figures.moment:second_moment",
+        "The line of Adam's own second moment against the probability of tokens (Fig. 4 and 5), as"
+        " a run goes on: its slope A, the slope of the line through logarithms, and R²; the longest"
+        " runs of Adam of each model, bands: standard deviation over seeds.",
+        _has_moments,
+    ),
     "moment_exponent": Drawn(
         "report.figures.histories:moment_exponent",
         "Exponent of Adam's own second moment against the probability of tokens, and R² of a"
@@ -190,38 +197,6 @@ FIGURES = {
         " bars: standard deviation over seeds.",
         lambda plan: bool(plan.tunings),
         section="tuning",
-    ),
-    "toy": Drawn(
-        "tools.theory.figures:draw_toy",
-        "A toy in two dimensions (Fig. 1): embeddings (dots, with the probability of their tokens),"
-        " one update of each by three optimizers, and in black the mean embedding and the sum of"
-        " the updates. Tokens, probabilities and hidden state are ours.",
-        _has_theory,
-        section="theory",
-    ),
-    "second_moment": Drawn(
-        "tools.theory.figures:second_moment",
-        "Mean squared gradient of each vocabulary row against its token's unigram probability in"
-        " the largest run of Adam (Fig. 4), and the straight line fitted to it; the same points and"
-        " line on linear axes, where the fit is made and frequent tokens decide R², and on"
-        " logarithmic ones, where rare tokens can be seen.",
-        _has_theory,
-        section="theory",
-    ),
-    "second_moment_slope": Drawn(
-        "tools.theory.figures:second_moment_slope",
-        "Slope of that line against parameters and against tokens (Fig. 5), logarithmic axes; bars:"
-        " standard deviation over seeds.",
-        _has_theory,
-        section="theory",
-    ),
-    "drift": Drawn(
-        "tools.theory.figures:drift",
-        "Norm of the mean embedding's displacement since the start, and of its parts by origin, on"
-        " a logarithmic axis that all panels share; a line per seed. The parts are vectors: their"
-        " norms do not add up.",
-        _has_theory,
-        section="theory",
     ),
 }
 """The figures by name, in the order of the report."""

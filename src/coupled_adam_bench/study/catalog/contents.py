@@ -73,7 +73,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         "statistics.occupancy:STATISTIC",
         "How often the rows of the embedding come, and what the learning rates sum to.",
     ),
-    "theory",
     StatisticFile(
         "tests.csv",
         "statistics.compare:STATISTIC",

@@ -350,15 +350,6 @@ are of."""
 FEW_DOCUMENTS = 100
 """Below so many held-out documents, the report and preparation say that they are few; a choice of
 ours."""
-# Those of the task `theory`, which only studies with `evaluation.theory` measure; no columns of
-# tables.
-THEORY_METRICS = (
-    "head_gradient_sum",
-    "update_sum",
-    "second_moment_slope",
-    "second_moment_r_squared",
-    "drift_input_share",
-)
 
 
 def columns_of(stage: str) -> tuple[tuple[str, str, str], ...]:

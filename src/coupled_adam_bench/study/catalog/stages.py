@@ -3,7 +3,7 @@ on what device."""
 
 from dataclasses import dataclass
 
-from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, THEORY_METRICS, columns_of
+from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, columns_of
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,6 @@ STAGES = {
             settings="evaluation.settings:downstream",
             summary="run the downstream tasks of lm-evaluation-harness on trained cells",
             optional=True,
-        ),
-        Stage(
-            name="theory",
-            version=1,
-            opener="tools.theory.stage:open_evaluator",
-            settings="evaluation.settings:theory",
-            summary=(
-                "check the theory in trained cells: gradients, second moments, and a replay of"
-                " training"
-            ),
-            optional=True,
-            columns=tuple(("theory", metric, "1") for metric in THEORY_METRICS),
         ),
     )
 }

@@ -21,7 +21,6 @@ from coupled_adam_bench.study.config.evaluation import Downstream as Downstream
 from coupled_adam_bench.study.config.evaluation import EvaluationSettings as EvaluationSettings
 from coupled_adam_bench.study.config.evaluation import OwnMetric as OwnMetric
 from coupled_adam_bench.study.config.evaluation import TestLoss as TestLoss
-from coupled_adam_bench.study.config.evaluation import Theory as Theory
 from coupled_adam_bench.study.config.evaluation import WordSimilaritySet as WordSimilaritySet
 from coupled_adam_bench.study.config.execution import Budget as Budget
 from coupled_adam_bench.study.config.execution import Execution as Execution

@@ -11,7 +11,6 @@ from coupled_adam_bench.store.markup import latex_escape
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.stages import OWN_METRICS_STAGE
 from coupled_adam_bench.study.config.base import (
-    MAX_STEPS,
     DottedPath,
     Label,
     Line,
@@ -151,23 +150,6 @@ class TestLoss(Settings):
         )
 
 
-class Theory(Settings):
-    """Checks of the paper's theory in each cell: gradients of the trained model, and a replay of
-    its training."""
-
-    n_batches: int = Field(64, gt=0, le=10**6)
-    """Number of global batches over which the trained model's squared gradients are averaged."""
-    record_every: int = Field(10, gt=0, le=MAX_STEPS)
-    """Steps between records of the mean embedding's drift; the last step is always recorded."""
-    replay_tolerance: float = Field(1e-3, gt=0, le=1e6)
-    """Largest relative difference between the losses of the replay and the run; on a CPU there is
-    no difference."""
-
-    def in_effect(self) -> dict[str, Any]:
-        """Return the settings that can change a number."""
-        return self.model_dump(exclude={"replay_tolerance"})
-
-
 class EvaluationSettings(Settings):
     """What is measured on a trained model."""
 
@@ -186,9 +168,6 @@ class EvaluationSettings(Settings):
     downstream: Downstream | None = Downstream()
     """Settings of the stage ``downstream``; ``null``: it does not run, as is the default of
     ``contexts``, whose answers would be those of a bigram."""
-    theory: Theory | None = None
-    """Settings of the stage ``theory``, which takes about as long as training; without them it does
-    not run."""
 
     @property
     def downstream_of_files(self) -> Downstream | None:

@@ -345,11 +345,6 @@ class Study(Settings):
                     f"training.core_optimizer: muon is for matrices of layers, and {model.name} has"
                     " none; use adamw"
                 )
-            if self.evaluation.theory is not None:
-                yield (
-                    f"evaluation.theory: it replays transformers, and {model.name} is none; leave"
-                    " it out"
-                )
             if self.execution.parallel == "fsdp":
                 yield f"execution.parallel: fsdp shards layers, and {model.name} has none; use ddp"
 

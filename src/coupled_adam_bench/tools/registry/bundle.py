@@ -28,17 +28,20 @@ def write_bundle(
     """
     recorded = read_recorded(study_dir / form.MANIFEST)
     plan = read_plan_file(study_dir / paths.plan_file("").name)
-    runs = (paths.RunFiles(paths.run_dir(cell, recorded.results)).record for cell in recorded.cells)
+    data = {plan.data_id(study): data_inputs(study) for study in plan.studies.values()}
+    histories = {}
+    for cell in recorded.cells:
+        run = read_run(paths.RunFiles(paths.run_dir(cell, recorded.results)).record)
+        histories[run["cell"]] = run["history_sha256"]
     values = {
         "submitter": submitter,
         "notes": notes,
         "reproduces": reproduces,
-        "data": {plan.data_id(study): data_inputs(study) for study in plan.studies.values()},
-        "histories": {run["cell"]: run["history_sha256"] for run in map(read_run, runs)},
+        "data": data,
+        "histories": histories,
     }
-    return write(
-        dict(_files(recorded, study_dir)), validate(form.Bundle, values, "bundle"), registry
-    )
+    bundle = validate(form.Bundle, values, "bundle")
+    return write(dict(_files(recorded, study_dir)), bundle, registry)
 
 
 def write(files: dict[str, bytes], bundle: form.Bundle, registry: Path) -> Path:

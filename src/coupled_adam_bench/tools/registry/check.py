@@ -10,12 +10,14 @@ import math
 import random
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
+import yaml
 from pandas import DataFrame
 from pandas.testing import assert_frame_equal
 
@@ -29,12 +31,13 @@ from coupled_adam_bench.statistics import compare, declared
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.runs import FINISHED
+from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import data_digest
 from coupled_adam_bench.study.tuning import choice_file
 from coupled_adam_bench.tools.registry import form
 from coupled_adam_bench.tools.verify import verify
 from coupled_adam_bench.tools.verify.judge import MetricKey, Outcome
-from coupled_adam_bench.tools.verify.recorded import Recorded
+from coupled_adam_bench.tools.verify.recorded import Recorded, known_settings
 from coupled_adam_bench.tools.verify.rerun import Run, run_in_process
 
 MAX_FLOPS = 1e13
@@ -101,8 +104,7 @@ def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Chec
     not."""
     opened = form.open_bundle(folder)
     record = json.loads(opened.unpack(form.MANIFEST))
-    here, then = manifest.protocol_versions(), record["protocol"]["versions"]
-    if other := [name for name in {**here, **then} if then.get(name) != here.get(name)]:
+    if other := _other_versions(record):
         raise ValueError(
             f"{folder}: versions of {form.MANIFEST}: {', '.join(other)} have other versions here,"
             f" so it cannot be recomputed; revision {record['git_revision']!r:.50} can"
@@ -116,6 +118,21 @@ def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Chec
         return Checked(**vars(opened), recorded=recorded)
 
 
+def _other_versions(record: Mapping[str, Any]) -> list[str]:
+    """Return the parts of the mathematics that a manifest's studies used in another version than
+    there is here."""
+    here, then = manifest.protocol_versions(), record["protocol"]["versions"]
+    optional = {stage.name for stage in STAGES.values() if stage.optional}
+    other = []
+    for name in [name for name in {**here, **then} if then.get(name) != here.get(name)]:
+        # A study that leaves a stage out has null for its section. An older one cannot have the
+        # section of a stage that has come since.
+        absent = None if name in optional else name
+        if any(study["evaluation"].get(name, absent) is not None for study in record["studies"]):
+            other.append(name)
+    return other
+
+
 def _check_files(opened: form.Opened, recorded: Recorded) -> None:
     """Refuse files that the form does not name, studies and code that are not the manifest's, and
     other data."""
@@ -127,13 +144,18 @@ def _check_files(opened: form.Opened, recorded: Recorded) -> None:
             else "is missing; make the bundle again"
         )
         raise ValueError(f"{folder / name}: {state}")
+    for name, text in contents.study_files(plan).items():
+        form.refuse_aliases(folder / name, opened.files[name])
+        # Comments, the order of settings, and settings that this version no longer has, say nothing
+        # about the results.
+        if known_settings(yaml.safe_load(opened.files[name])) != yaml.safe_load(text):
+            raise ValueError(
+                f"{folder / name}: its settings are not those of manifest.json, of which the cells"
+                " are; put it back"
+            )
     code = form.code_of(plan.trained.values())
-    wanted = {
-        name: hashlib.sha256(text.encode()).hexdigest()
-        for name, text in contents.study_files(plan).items()
-    }
-    wanted |= {form.code_file(module): sha256 for module, sha256 in code.items()}
-    for name, sha256 in wanted.items():
+    for module, sha256 in code.items():
+        name = form.code_file(module)
         if hashlib.sha256(opened.files[name]).hexdigest() != sha256:
             raise ValueError(
                 f"{folder / name}: not that of manifest.json, of which the cells are; put it back"
@@ -169,6 +191,7 @@ def _check_cells(folder: Path, recorded: Recorded) -> None:
                 f" allowed are {' and '.join(FINISHED)}; no seed, size or optimizer may be left"
                 " out: train it and bundle again"
             )
+        # Only a whole run has a model, and a whole run has all of its steps.
         is_whole = record["status"] == "completed"
         if is_whole != (record["model_sha256"] is not None) or (
             is_whole and record["step"] != cell.steps

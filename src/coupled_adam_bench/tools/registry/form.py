@@ -141,11 +141,16 @@ def _stated(opened: Opened, study_dir: Path, sha256: str) -> Stated:
         raise ValueError(
             f"{opened.folder / STATED}: not the stated plan of the study; put back {sha256}"
         )
-    # An alias can make a text of a kilobyte a value of a terabyte.
-    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-        raise ValueError(f"{opened.folder / STATED}: has an alias of YAML; write its value out")
+    refuse_aliases(opened.folder / STATED, text)
     (study_dir / STATED).write_bytes(text)
     return read_stated(str(study_dir / STATED))
+
+
+def refuse_aliases(path: Path, text: bytes) -> None:
+    """Raise ``ValueError`` for YAML with an alias, which can make a text of a kilobyte a value of a
+    terabyte."""
+    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+        raise ValueError(f"{path}: has an alias of YAML; write its value out")
 
 
 def _n_cells(manifest: Mapping[str, Any]) -> int:

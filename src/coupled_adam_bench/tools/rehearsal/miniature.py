@@ -122,8 +122,6 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
     if evaluation["downstream"] is not None:
         evaluation["downstream"] |= {"tasks": "synthetic", "limit": None}
     evaluation["test_loss"] |= {"n_batches": 2, "batch_sequences": 2, "batch_sequences_of": {}}
-    if evaluation["theory"] is not None:
-        evaluation["theory"] |= {"n_batches": 2, "record_every": 1}
     values["execution"] |= {
         "gpus": 0,
         "train_processes": _PROCESSES if several else None,

@@ -95,13 +95,9 @@ class Finding:
     @property
     def word(self) -> Outcome:
         """The word for this number."""
-        return (
-            Outcome.OTHER
-            if self.share > 1
-            else Outcome.UNCHECKED
-            if math.isnan(self.limit)
-            else Outcome.CLOSE
-        )
+        if self.share > 1:
+            return Outcome.OTHER
+        return Outcome.UNCHECKED if math.isnan(self.limit) else Outcome.CLOSE
 
     @property
     def said(self) -> str:
@@ -119,11 +115,14 @@ class Finding:
 def pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
     """Return the standard deviation within groups, and its degrees of freedom; values that are not
     finite are none."""
-    finite = [[value for value in group if math.isfinite(value)] for group in groups]
-    several = [values for values in finite if len(values) > 1]
-    df = sum(len(values) - 1 for values in several)
-    squares = math.fsum((value - fmean(values)) ** 2 for values in several for value in values)
-    return (math.sqrt(squares / df), df) if df else (0.0, 0)
+    df, squares = 0, []
+    for group in groups:
+        finite = [value for value in group if math.isfinite(value)]
+        if len(finite) > 1:
+            mean = fmean(finite)
+            df += len(finite) - 1
+            squares += [(value - mean) ** 2 for value in finite]
+    return (math.sqrt(math.fsum(squares) / df), df) if df else (0.0, 0)
 
 
 @cache
@@ -139,14 +138,14 @@ def _limit(
     rerun: Rerun, number: MetricKey, seeds: Sequence[Group], n_numbers: int
 ) -> tuple[float, str]:
     """Return how far a number may lie off, NaN if that is not known, and what it rests on."""
-    # Without the cell itself, whose number may be wrong.
-    others = [[values for cell, values in group.items() if cell != rerun.cell] for group in seeds]
-    sd, df = pooled([_column(group, number) for group in others])
-    own = [
-        _column(group, number)
-        for group, whole in zip(others, seeds, strict=True)
-        if rerun.cell in whole
-    ]
+    columns, own = [], []
+    for group in seeds:
+        # Without the cell itself, whose number may be wrong.
+        others = [values for cell, values in group.items() if cell != rerun.cell]
+        columns.append(_column(others, number))
+        if rerun.cell in group:
+            own.append(columns[-1])
+    sd, df = pooled(columns)
     bounds = (
         ("seeds", max(sd, pooled(own)[0]), df),
         ("repeats", *pooled([_column(rerun.here, number)])),

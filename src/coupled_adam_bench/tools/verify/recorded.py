@@ -11,7 +11,8 @@ from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store.files import read_json, sha256_file
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution, Paths
+from coupled_adam_bench.study.config import Paths, Study
+from coupled_adam_bench.study.config.base import Settings
 from coupled_adam_bench.study.plan import Plan, plan_from_json
 from coupled_adam_bench.study.tuning import fill_slot
 from coupled_adam_bench.tools.verify.judge import Group, MetricKey
@@ -50,7 +51,10 @@ class Recorded:
                 groups.append((kind, [cell.id]))
             else:
                 found.append(cell.id)
-        return [{name: self.values.get(name, {}) for name in ids} for _, ids in groups]
+        numbers: list[Group] = []
+        for _, ids in groups:
+            numbers.append({name: self.values.get(name, {}) for name in ids})
+        return numbers
 
 
 def read_recorded(
@@ -64,6 +68,7 @@ def read_recorded(
     program would train in another way, and for other results than its own.
     """
     manifest = read_json(path)
+    # What a manifest lacks shows where it is read; what it names in vain shows in the ids.
     try:
         cells = {cell["cell"]: cell for cell in manifest["cells"]}
         plan, choices = _plan(manifest, path, set(cells), given or {}, threads)
@@ -88,6 +93,23 @@ def read_recorded(
     return Recorded(plan, choices, manifest, cells, _values(table), path.absolute().parent.parent)
 
 
+def known_settings(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a study without those that sections of this version no longer have.
+
+    What such a setting did, does not get lost: ids tell cells that were trained in another way, and
+    versions tell stages whose mathematics has changed.
+    """
+    known = dict(study)
+    for name, field in Study.model_fields.items():
+        section = field.annotation
+        values = known.get(name)
+        if isinstance(section, type) and issubclass(section, Settings) and isinstance(values, dict):
+            known[name] = {
+                key: value for key, value in values.items() if key in section.model_fields
+            }
+    return known
+
+
 def _values(table: Path) -> dict[str, dict[MetricKey, float]]:
     """Return the numbers of ``results.csv`` by the id of the cell."""
     values: dict[str, dict[MetricKey, float]] = {}
@@ -110,16 +132,9 @@ def _plan(
     """
     entries = []
     for values in manifest["studies"]:
-        # No setting of execution changes a number, so those that this version no longer has are
-        # left out.
-        execution = {
-            name: value
-            for name, value in values["execution"].items()
-            if name in Execution.model_fields
-        }
+        study = known_settings(values) | {"paths": _paths(values, given)}
         if threads is not None:
-            execution |= {"train_threads": threads, "evaluation_threads": threads}
-        study = values | {"execution": execution, "paths": _paths(values, given)}
+            study["execution"] |= {"train_threads": threads, "evaluation_threads": threads}
         names = [data["id"].rpartition("-") for data in manifest["data"]]
         choices = [
             {"study": study, "data": digest}
@@ -147,10 +162,9 @@ def _chosen(
     choices = {}
     for tuning in plan.tunings.values():
         slots = [cell for cell in cells if cell.tuning == tuning.id]
-        ids = [
-            {fill_slot(slot, candidate.settings).id for slot in slots}
-            for candidate in tuning.candidates
-        ]
+        ids = []
+        for candidate in tuning.candidates:
+            ids.append({fill_slot(slot, candidate.settings).id for slot in slots})
         if fits := [index for index, found in enumerate(ids) if found <= known]:
             # Another candidate may be in the grid, with these settings and without a trial.
             choices[tuning.id] = min(fits, key=lambda index: ids[index] <= given)
@@ -167,23 +181,20 @@ def with_choices(plan: Plan, choices: Mapping[str, int]) -> Plan:
 def _paths(study: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the paths of a study as seen from any folder: those that are ``given``, else the
     default ones."""
-    needed = (
-        {"text": "data/text"} if study["data"]["source"]["kind"] == "files" else {}
-    )  # as in the shipped studies
-    needed |= {"tokenizer": "data/tokenizer.json"} if study["data"]["tokenizer"] == "file" else {}
+    needed = {}  # as in the shipped studies
+    if study["data"]["source"]["kind"] == "files":
+        needed["text"] = "data/text"
+    if study["data"]["tokenizer"] == "file":
+        needed["tokenizer"] = "data/tokenizer.json"
     return _absolute(Paths.model_validate({**needed, **given}))
 
 
 def _absolute(places: Paths) -> dict[str, Any]:
     """Return paths as seen from any folder; relative ones are from the working folder."""
-    values = places.model_dump(mode="json")
-    return {
-        name: (
-            [str(Path(text).absolute()) for text in value]
-            if isinstance(value, list)
-            else None
-            if value is None
-            else str(Path(value).absolute())
-        )
-        for name, value in values.items()
-    }
+    values: dict[str, Any] = places.model_dump(mode="json")
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = [str(Path(text).absolute()) for text in value]
+        elif value is not None:
+            values[name] = str(Path(value).absolute())
+    return values

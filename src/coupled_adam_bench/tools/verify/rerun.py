@@ -119,10 +119,9 @@ def _write_choice(recorded: Recorded, tuning_id: str, folder: Path) -> None:
     """Write the choice of a trial, which is not repeated, for the jobs of a cell whose settings it
     chose."""
     tuning = recorded.plan.tunings[tuning_id]
-    candidates = [
-        {"cells": [{"cell": cell.id} for cell in candidate.cells]}
-        for candidate in tuning.candidates
-    ]
+    candidates = []
+    for candidate in tuning.candidates:
+        candidates.append({"cells": [{"cell": cell.id} for cell in candidate.cells]})
     record = {"tuning": tuning_id, "candidates": candidates, "chosen": recorded.choices[tuning_id]}
     write_sealed(choice_file(folder / paths.TUNING, tuning_id), record)
 

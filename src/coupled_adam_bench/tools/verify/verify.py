@@ -79,6 +79,7 @@ def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[s
         for name in dict.fromkeys((*environments[0], *environments[1]))
         if environments[0].get(name) != environments[1].get(name)
     ]
+    # A run that ended in another way has other numbers, of which no distance says anything.
     for name in ("status", "reason", "step"):
         if then[name] != now[name]:
             return (
@@ -164,15 +165,15 @@ def _verify_cell(
     exact, notes, rerun = _compare(recorded, cell, folder)
     if rerun is None or exact:
         return Verdict(Outcome.EXACT if exact else Outcome.OTHER, notes)
+    # With the same weights, or with a user's tolerance for each number that decides, no repeats are
+    # needed to judge.
     decided = rerun.same_weights or all(
         number[1] in own for number in rerun.others if number in rerun.deciding
     )
-    if (
-        not decided
-        and (problem := _repeat(recorded, cell, folder, device, run, repeats, rerun.here))
-        is not None
-    ):
-        return Verdict(Outcome.UNCHECKED, [problem, *notes])
+    if not decided:
+        problem = _repeat(recorded, cell, folder, device, run, repeats, rerun.here)
+        if problem is not None:
+            return Verdict(Outcome.UNCHECKED, [problem, *notes])
     if len(rerun.here) > 1:
         notes.insert(0, f"trained {len(rerun.here)} times, of which the numbers here are the means")
     findings = judge(rerun, recorded.seeds, own, n_numbers)

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ import pytest
 import yaml
 
 from coupled_adam_bench.cli import main
+from coupled_adam_bench.report import manifest
 from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.make import Places, material_of
 from coupled_adam_bench.report.manifest import manifest_of, write_manifest
 from coupled_adam_bench.report.render import write_tables
 from coupled_adam_bench.store.files import read_folder, read_json, write_json, write_sealed
+from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import load_plan
 from coupled_adam_bench.tools.registry import check as check_module
 from coupled_adam_bench.tools.registry import form
@@ -348,9 +351,7 @@ def test_a_grid_that_was_widened_after_the_results_is_refused(
     wider["grid"][0]["seeds"] = [1, 2, 3]
     change(bundle, "tiny.yaml", lambda text: yaml.safe_dump(wider))
     bundle = reseal(bundle)
-    assert "tiny.yaml: not that of manifest.json, of which the cells are; put it back" in refused(
-        capsys
-    )
+    assert "tiny.yaml: its settings are not those of manifest.json, of which the" in refused(capsys)
     edit_manifest(
         bundle, lambda manifest: manifest["studies"][0]["grid"][0].update(seeds=[1, 2, 3])
     )
@@ -359,6 +360,68 @@ def test_a_grid_that_was_widened_after_the_results_is_refused(
         "to which tiny.yaml expands, is missing, allowed are completed and diverged; no seed,"
         " size or" in said
     )
+
+
+def settings_that_went(manifest: dict[str, Any]) -> None:
+    """Give a manifest settings that this version does not have, and a stage that it leaves out."""
+    (study,) = manifest["studies"]
+    for section in ("data", "training", "evaluation", "execution"):
+        study[section]["gone"] = None
+    manifest["protocol"]["versions"]["gone"] = 1
+
+
+def test_a_comment_an_order_and_a_setting_that_went_make_no_other_study(bundle: Path) -> None:
+    bundle = edit_manifest(bundle, settings_that_went)
+    settings = yaml.safe_load((bundle / "tiny.yaml").read_text())
+    assert "gone" in settings["evaluation"]
+    turned = yaml.safe_dump(dict(reversed(settings.items())), sort_keys=False)
+    change(bundle, "tiny.yaml", lambda _: f"# A comment.\n{turned}")
+    reseal(bundle)
+    assert checked() == 0
+
+
+def test_a_stage_that_went_and_was_used_is_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def used(manifest: dict[str, Any]) -> None:
+        settings_that_went(manifest)
+        manifest["studies"][0]["evaluation"]["gone"] = {}
+
+    edit_manifest(bundle, used)
+    assert "versions of manifest.json: gone have other versions here" in refused(capsys)
+
+
+def test_a_stage_that_has_come_since_could_not_be_used(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = replace(STAGES["downstream"], name="later")
+    versions = manifest.protocol_versions() | {"later": 1}
+    monkeypatch.setattr(check_module, "STAGES", STAGES | {"later": later})
+    monkeypatch.setattr(manifest, "protocol_versions", lambda: versions)
+    assert checked() == 0
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [("training", "warmup_steps", 1), ("evaluation", "isotropy", "eig_float32")],
+)
+def test_a_value_that_was_changed_in_the_study_alone_is_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str], section: str, name: str, value: Any
+) -> None:
+    settings = yaml.safe_load((bundle / "tiny.yaml").read_text())
+    assert settings[section][name] != value
+    settings[section][name] = value
+    change(bundle, "tiny.yaml", lambda _: yaml.safe_dump(settings, sort_keys=False))
+    reseal(bundle)
+    assert "tiny.yaml: its settings are not those of manifest.json" in refused(capsys)
+
+
+def test_a_study_that_grows_when_it_is_read_is_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(bundle, "tiny.yaml", lambda text: f"{text}a: &a [x, x]\nb: [*a, *a]\n")
+    reseal(bundle)
+    assert "tiny.yaml: has an alias of YAML; write its value out" in refused(capsys)
 
 
 def test_a_run_that_did_not_end_is_no_result(bundle: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_shortest_run_of_a_miniature_has_the_decay_of_two_steps_that_wsd_nee
     assert [training.decay(steps) for steps in (2, 3, 4)] == [2, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["demo", "optimizers", "theory"])
+@pytest.mark.parametrize("name", ["demo", "optimizers"])
 def test_the_small_shipped_studies_are_clean(name):
     for combination in combinations(shipped(name)):
         result = rehearse(combination, GPU)
@@ -229,7 +229,7 @@ def test_auto_takes_the_most_pieces_that_fit():
         assert 0.4 * gpu < result.memory.peak < gpu
 
 
-@pytest.mark.parametrize("name", ["demo", "optimizers", "theory", "tuned", "paper", "paper_large"])
+@pytest.mark.parametrize("name", ["demo", "optimizers", "tuned", "paper", "paper_large"])
 def test_a_miniature_has_the_same_tables_with_the_fewest_seeds(name, tmp_path):
     plan = shipped(name)
     write_sealed(tmp_path / "plan.json", miniature(plan))

@@ -10,6 +10,7 @@ from coupled_adam_bench.study.config.optimizers.adam_mini import (
 )
 from coupled_adam_bench.study.config.optimizers.adamw import AdamWSettings as AdamWSettings
 from coupled_adam_bench.study.config.optimizers.base import BetaSettings as BetaSettings
+from coupled_adam_bench.study.config.optimizers.base import BuiltInSettings
 from coupled_adam_bench.study.config.optimizers.base import HeadSettings as HeadSettings
 from coupled_adam_bench.study.config.optimizers.base import Named as Named
 from coupled_adam_bench.study.config.optimizers.base import WidthScale as WidthScale
@@ -34,13 +35,12 @@ def optimizer_from_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-PLAIN = tuple(
-    name
-    for name, kind in BY_NAME.items()
-    if not any(
-        field.is_required() for setting, field in kind.model_fields.items() if setting != "name"
-    )
-)
+def _needs_settings(kind: type[BuiltInSettings]) -> bool:
+    fields = kind.model_fields.items()
+    return any(field.is_required() for setting, field in fields if setting != "name")
+
+
+PLAIN = tuple(name for name, kind in BY_NAME.items() if not _needs_settings(kind))
 """Names of the built-in optimizers that need no settings: a study may give them as plain text."""
 _AnySingle = Annotated[BuiltIn | CustomSettings, Field(discriminator="name")]
 SingleOptimizer = Annotated[

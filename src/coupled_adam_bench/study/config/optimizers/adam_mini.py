@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from coupled_adam_bench.study.config.optimizers.base import BetaSettings, Rule
+from coupled_adam_bench.study.config.optimizers.base import BetaSettings
 
 if TYPE_CHECKING:
     from coupled_adam_bench.study.config.training import Training
@@ -26,7 +26,3 @@ class AdamMiniSettings(BetaSettings):
         """Return decay rates, epsilon, and that coupling is over the columns of a row, which is
         Adam-mini's rule."""
         return {"betas": training.betas(self), "eps": training.eps, "coupled_dim": 1}
-
-    def rule(self, training: "Training") -> Rule:
-        """Return the rule of Adam."""
-        return self.adam_rule(training)

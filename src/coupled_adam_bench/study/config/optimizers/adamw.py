@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from coupled_adam_bench.study.config.optimizers.base import BetaSettings, Rule
+from coupled_adam_bench.study.config.optimizers.base import BetaSettings
 
 if TYPE_CHECKING:
     from coupled_adam_bench.study.config.training import Training
@@ -37,7 +37,3 @@ class AdamWSettings(BetaSettings):
             "amsgrad": self.amsgrad,
             "fused": True,
         }
-
-    def rule(self, training: "Training") -> Rule:
-        """Return the rule of Adam."""
-        return self.adam_rule(training)

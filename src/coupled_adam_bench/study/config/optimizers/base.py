@@ -3,7 +3,6 @@ named by its path."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -12,21 +11,6 @@ from coupled_adam_bench.study.config.base import LaterSettings, Settings
 
 if TYPE_CHECKING:
     from coupled_adam_bench.study.config.training import Training
-
-
-@dataclass(frozen=True)
-class Rule:
-    """An optimizer as a linear function of gradients: ``m <- keep m + take g``, ``update = -factor
-    m``."""
-
-    keep: float
-    take: float
-    decoupled_decay: bool
-    """Whether weight decay acts directly on the weights (AdamW), instead of through the gradient
-    (SGD)."""
-    factor: str
-    """``module:function`` that computes the factor from a parameter's state after the step and its
-    group. It returns a number, or shape D, V1 or VD in float64."""
 
 
 class HeadSettings(LaterSettings, ABC):
@@ -70,16 +54,6 @@ class HeadSettings(LaterSettings, ABC):
     @abstractmethod
     def n_states(self, rows: int, width: int) -> int:
         """Return how many numbers the optimizer keeps between steps for a matrix."""
-
-    def rule(self, training: "Training") -> Rule | None:  # noqa: ARG002 - as of those that have one
-        """Return how a step follows from gradients; ``None`` if it is not known to be linear in
-        them."""
-        return None
-
-    @property
-    def has_plain_head(self) -> bool:
-        """Whether the head is trained by its cross-entropy alone."""
-        return not (self.mu_centering or self.mu_loss or self.z_loss or self.soft_cap is not None)
 
     @property
     def embedding(self) -> Self:
@@ -215,11 +189,6 @@ class BetaSettings(FactorSettings):
     """Decay rate of the first moment of the embedding; by default ``training.beta1``."""
     beta2: float | None = Field(None, ge=0, lt=1)
     """Decay rate of the second moment of the embedding; by default ``training.beta2``."""
-
-    def adam_rule(self, training: "Training") -> Rule:
-        """Return the rule of Adam, for those that keep a second moment of any shape."""
-        beta1, _ = training.betas(self)
-        return Rule(beta1, 1 - beta1, True, "coupled_adam_bench.optim.factors:adam")
 
 
 class MomentumSettings(BuiltInSettings):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from coupled_adam_bench.study.config.optimizers.base import BetaSettings, Rule
+from coupled_adam_bench.study.config.optimizers.base import BetaSettings
 
 if TYPE_CHECKING:
     from coupled_adam_bench.study.config.training import Training
@@ -38,7 +38,3 @@ class CoupledAdamSettings(BetaSettings):
             "eps": training.eps,
             "scale": 2.0**-self.scale_exponent,
         }
-
-    def rule(self, training: "Training") -> Rule:
-        """Return the rule of Adam."""
-        return self.adam_rule(training)

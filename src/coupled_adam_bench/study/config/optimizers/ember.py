@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from coupled_adam_bench.study.config.optimizers.base import BuiltInSettings, FactorSettings, Rule
+from coupled_adam_bench.study.config.optimizers.base import BuiltInSettings, FactorSettings
 
 if TYPE_CHECKING:
     from coupled_adam_bench.study.config.training import Training
@@ -37,7 +37,3 @@ class EmberSettings(FactorSettings):
     def keywords(self, training: "Training") -> dict[str, Any]:  # noqa: ARG002 - as of the others
         """Return its own decay rate and epsilon."""
         return {"beta2": self.beta2, "eps": self.eps}
-
-    def rule(self, training: "Training") -> Rule:  # noqa: ARG002 - as of the others
-        """Return the gradient divided by the root of the second moment."""
-        return Rule(0.0, 1.0, True, "coupled_adam_bench.optim.ember:factor")

@@ -1,11 +1,8 @@
 """SGD with momentum."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from coupled_adam_bench.study.config.optimizers.base import MomentumSettings, Rule
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.config.training import Training
+from coupled_adam_bench.study.config.optimizers.base import MomentumSettings
 
 
 class SgdSettings(MomentumSettings):
@@ -19,7 +16,3 @@ class SgdSettings(MomentumSettings):
     )
 
     name: Literal["sgd"]
-
-    def rule(self, training: "Training") -> Rule:  # noqa: ARG002 - as of the others
-        """Return the sum of gradients times the learning rate."""
-        return Rule(self.momentum, 1.0, False, "coupled_adam_bench.optim.factors:rate")
