@@ -1,0 +1,78 @@
+"""Draws the gap in loss between Coupled Adam and Adam against Adam's memory in tokens.
+
+    python research/tokens/chart.py
+
+A line is a batch: Coupled Adam with beta2 = 0.95 minus Adam with the beta2 of each point, the mean
+over seeds and the 95 % interval, paired by seed.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib import pyplot as plt
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from claims import lines_of, of_seeds  # noqa: E402
+
+PAPER = 0.95
+BATCHES = {"2k": 2_048, "16k": 16_384, "98k": 98_304, "393k": 393_216}
+COLORS = dict(zip(BATCHES, ("#0072B2", "#E69F00", "#009E73", "#CC79A7"), strict=True))
+RECIPES = {"demo": 14e3, "paper": 1.33e6, "modded-nanogpt": 36e6}
+"""The half-life of Adam's second moment of the embedding in known recipes, in tokens."""
+
+
+def half_life(beta2: float, batch_tokens: int) -> float:
+    """Return after how many tokens a second moment has lost half of what it had."""
+    return math.log(2) / -math.log(beta2) * batch_tokens
+
+
+def gaps(batch: str) -> list[tuple[float, float, float, float]]:
+    """Return memory, gap, and both ends of its interval for each Adam of a batch."""
+    table = f"tokens_{batch}"
+    lines = [line for line in lines_of("tokens/results.csv") if line["study"] == table]
+    found = []
+    for key in sorted({line["optimizer"] for line in lines}):
+        if not key.startswith("adamw"):
+            continue
+        beta2 = float(key.partition("_b2-")[2] or PAPER)
+        wanted = {"task": "test", "metric": "loss", "optimizer": "coupled_adam", "reference": key}
+        gap = of_seeds(lines, wanted, 3)
+        memory = half_life(beta2, BATCHES[batch])
+        found.append((memory, gap["difference"], gap["low"], gap["high"]))
+    return sorted(found)
+
+
+def main() -> None:
+    """Draw the figure beside this file."""
+    mpl.rcParams.update({"svg.hashsalt": "tokens", "font.size": 9, "svg.fonttype": "path"})
+    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    for batch, color in COLORS.items():
+        points = gaps(batch)
+        if not points:
+            continue
+        memory, gap, low, high = zip(*points, strict=True)
+        errors = [
+            [middle - end for middle, end in zip(gap, low, strict=True)],
+            [end - middle for middle, end in zip(gap, high, strict=True)],
+        ]
+        label = f"batch of {BATCHES[batch]:,} tokens"
+        axes.errorbar(memory, gap, errors, marker="o", capsize=3, color=color, label=label)
+    axes.axhline(0, color="0.4", linewidth=0.8)
+    top = axes.get_ylim()[1]
+    for name, memory in RECIPES.items():
+        axes.axvline(memory, color="0.7", linewidth=0.8, linestyle=":")
+        axes.text(memory, top, f" {name}", va="top", fontsize=8, color="0.35")
+    axes.set_xscale("log")
+    axes.set_xlabel("half-life of Adam's second moment, in tokens")
+    axes.set_ylabel("loss of Coupled Adam minus Adam's")
+    axes.legend(loc="lower right", frameon=False)
+    (HERE / "figures").mkdir(exist_ok=True)
+    figure.savefig(HERE / "figures" / "memory.svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
