@@ -27,7 +27,7 @@ from coupled_adam_bench.study.preregistration_record import note_stated
 from coupled_adam_bench.tools.estimate.cell import trunk_part
 from coupled_adam_bench.tools.estimate.study import estimate_study
 from coupled_adam_bench.tools.estimate.text import totals
-from coupled_adam_bench.tracking.importing import run_name
+from coupled_adam_bench.tracking.described import run_name
 from coupled_adam_bench.tracking.place import tracking_uri
 from coupled_adam_bench.training.checks import custom_optimizers
 from embedding_geometry.table import align
@@ -62,7 +62,8 @@ def lock_study(study_dir: Path, wait: bool) -> list[FolderLock]:
     """
     try:
         lock = FolderLock(study_dir)
-        return [lock] if lock.acquire(math.inf if wait else 0) else []
+        is_ours = lock.acquire(math.inf if wait else 0)
+        return [lock] if is_ours else []
     except OSError as error:
         if not wait:
             return []
@@ -88,11 +89,9 @@ def leave_nothing(study_dir: Path) -> None:
 
 def plan_in_short(plan: Plan) -> str:
     """Return what a study is and takes in about ten lines, for a dry run."""
-    cells = plan.cells.values()
-    rows = [
-        ("models", ", ".join(dict.fromkeys(cell.model.name for cell in cells))),
-        ("optimizers", ", ".join(dict.fromkeys(cell.optimizer.key for cell in cells))),
-    ]
+    models = dict.fromkeys(cell.model.name for cell in plan.cells.values())
+    optimizers = dict.fromkeys(cell.optimizer.key for cell in plan.cells.values())
+    rows = [("models", ", ".join(models)), ("optimizers", ", ".join(optimizers))]
     rows += totals(estimate_study(plan))
     return "\n".join([f"{plan.name}: {plan.title or 'no title'}", *align(rows, n_left=2)])
 
@@ -123,6 +122,7 @@ def check_start(
     ):
         if kind in missing and is_needed:
             raise ValueError(missing[kind])
+    # What else a job would find wrong depends on where it runs.
     if not is_local and not re.fullmatch(r"[\w@%+=:,./-]+", sys.executable):
         raise ValueError(
             f"{sys.executable}: no job of a cluster could start this Python, since Snakemake does"
@@ -217,6 +217,7 @@ def trained_parts(jobs: Jobs) -> Callable[[str, Mapping[str, str]], list[Part]]:
             return [of_trunk(wildcards["trunk"], int(wildcards["step"]))]
         if rule != "train_cells":
             return []
+        # The names of jobs stay; which cells they train is known once a tuning has chosen.
         cells = jobs.chosen().by_job_name
         return [of_cell(name, cells[name]) for name in jobs.training[wildcards["job"]]]
 

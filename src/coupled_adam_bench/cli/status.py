@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from coupled_adam_bench.store.paths import shown_in_mlflow
 from coupled_adam_bench.study.cells import readable_count
 from coupled_adam_bench.tools.estimate.text import hours
 
@@ -135,8 +136,8 @@ class Status:
             trains += open_parts[:1]
             if not open_parts:
                 others[rule] += 1
-        rules = [f"{count} {rule}" if count > 1 else rule for rule, count in others.items()]
-        return " | ".join(filter(None, (counts, _progress(trains), ", ".join(rules))))
+        rules = ", ".join(_times(count, rule) for rule, count in others.items())
+        return " | ".join(filter(None, (counts, _progress(trains), rules)))
 
     def _trained(self) -> str:
         """Return how many candidates and cells are trained, each of how many."""
@@ -168,6 +169,10 @@ class Status:
         return f", {hours(seconds)} of training left"
 
 
+def _times(count: int, rule: str) -> str:
+    return f"{count} {rule}" if count > 1 else rule
+
+
 def _progress(parts: list[Part]) -> str:
     """Return the losses of two of the parts that are being trained, and the speed of all."""
     rows = [last_row(part.history) for part in parts]
@@ -184,7 +189,8 @@ def _progress(parts: list[Part]) -> str:
 def ending(study_dir: Path) -> list[str]:
     """Return the lines that name what there is of a study at the end of a run."""
     page = study_dir / "report" / "index.html"
-    return [f"Report:  {page}", f"Tables:  {study_dir / 'tables'}/"] if page.exists() else []
+    lines = [f"Report:  {page}", f"Tables:  {study_dir / 'tables'}/"] if page.exists() else []
+    return lines + [f"MLflow:  {line}" for line in shown_in_mlflow(study_dir)]
 
 
 def describe_failure(

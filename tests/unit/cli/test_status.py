@@ -205,4 +205,7 @@ def test_the_last_lines_name_what_there_is(tmp_path):
     page = tmp_path / "report" / "index.html"
     page.parent.mkdir()
     page.write_text("")
-    assert ending(tmp_path) == [f"Report:  {page}", f"Tables:  {tmp_path / 'tables'}/"]
+    made = [f"Report:  {page}", f"Tables:  {tmp_path / 'tables'}/"]
+    assert ending(tmp_path) == made
+    (tmp_path / "mlflow.json").write_text('{"shown": ["mlflow ui", "http://here"]}')
+    assert ending(tmp_path) == [*made, "MLflow:  mlflow ui", "MLflow:  http://here"]
