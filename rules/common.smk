@@ -16,6 +16,7 @@ from snakemake_interface_executor_plugins.settings import SharedFSUsage
 from coupled_adam_bench.cli.arguments import check_given_once
 from coupled_adam_bench.cli.guard import check_places, check_readable
 from coupled_adam_bench.cli.jobs import Jobs, switch
+from coupled_adam_bench.cli.resources import JobResources
 from coupled_adam_bench.machine import surroundings
 from coupled_adam_bench.machine.process import end_with_parent
 from coupled_adam_bench.machine.visible_gpus import visible_gpus
@@ -120,6 +121,7 @@ def bench(stage, arguments=""):
 
 
 JOBS = Jobs(PLAN)
+ASKED = JobResources(JOBS)
 MEASUREMENTS = JOBS.measurements
 
 # What is missing stops only a run that has jobs which need it, and is told where it matters: see rules/start.smk.

@@ -43,10 +43,10 @@ for stage in STAGES.values():
             STUDY_DIR / "logs" / f"{{batch}}.{stage.name}.log",
         benchmark:
             STUDY_DIR / "logs" / f"{{batch}}.{stage.name}.tsv"
-        threads: JOBS.threads(kind)
+        threads: ASKED.threads(kind)
         resources:
-            mem_mb=JOBS.memory(kind),
-            runtime=JOBS.minutes(kind),
+            mem_mb=ASKED.memory(kind),
+            runtime=ASKED.minutes(kind),
             gpu=ONE_GPU if stage.gpu else 0,
             nodes=1,
             turn=0 if trains else 1,

@@ -71,7 +71,7 @@ onstart:
     if on_slurm:
         submitted = [job for job in workflow.dag.needrun_jobs() if not job.is_local]
         for said in queue.fit_partitions(
-            JOBS, submitted, workflow.group_settings.overwrite_groups
+            ASKED, submitted, workflow.group_settings.overwrite_groups
         ):
             logger.warning(said)
         queue.watch_queue(logger.warning)

@@ -463,9 +463,10 @@ def test_an_installation_says_its_size_and_keeps_a_log(make, tmp_path):
     said = make("-n", "install").stdout
     assert "5.4 GB" in said and "tail -f .venv/install.log" in said
     assert "pytorch.org" not in said
-    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in make(
-        "-n", "install", "TORCH=cpu"
-    ).stdout
+    assert (
+        "--extra-index-url https://download.pytorch.org/whl/cpu"
+        in make("-n", "install", "TORCH=cpu").stdout
+    )
     # Where pip fails, the end of its log is shown.
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
