@@ -1,9 +1,11 @@
 # `make demo` and `make test` work from a fresh clone with Python 3.11 to 3.13, make and a package index, and without
-# network once installed. Where the default PyTorch (CUDA) is too large:
-#   export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# network once installed. Where PyTorch for CUDA, the default on Linux, is too large:
+#   make install TORCH=cpu
 
 # Candidates, the first that fits is taken; `make PYTHON=/path/to/python3.12 demo` takes that one.
 PYTHON ?= python3 python3.13 python3.12 python3.11
+# Which PyTorch is installed: as pip chooses, or `cpu`.
+TORCH ?=
 STAMP := .venv/.installed
 DEV_STAMP := .venv/.installed-dev
 CUDA_STAMP := .venv-cuda/.installed
@@ -88,6 +90,12 @@ address:  ## Set the address of this repository, which pyproject.toml knows: mak
 clean-venv:  ## Delete .venv and .venv-cuda
 	rm -rf .venv .venv-cuda
 
+# What pip says goes to a log, of which a failure shows the end.
+INSTALL_LOG := .venv/install.log
+INDEX_OF_TORCH := $(if $(filter cpu,$(TORCH)),--extra-index-url https://download.pytorch.org/whl/cpu)
+comma := ,
+install = .venv/bin/python -m pip install $(INDEX_OF_TORCH) -c constraints.txt $(2) >> $(1) 2>&1 || { tail -n 20 $(1); exit 1; }
+
 # The stamps make a second call quick and independent of the network.
 $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml) constraints.txt
 	@[ -x .venv/bin/python ] || { \
@@ -99,14 +107,16 @@ $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml) constraints.txt
 	  echo "Install one (Debian, Ubuntu: python3 and python3-venv) or name it: make PYTHON=/path/to/python3.12" >&2; \
 	  exit 1; \
 	}
-	@echo "Installing into .venv; this can take some minutes."
-	.venv/bin/python -m pip install --quiet -c constraints.txt setuptools
-	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt $(PACKAGES) -e '.[pipeline]'
+	@echo "Installing PyTorch, transformers, lm-eval, MLflow, Snakemake and what they need into .venv: 5.4 GB with"
+	@echo "PyTorch for CUDA, which pip takes on Linux, or 3 GB with \`make install TORCH=cpu\`. It takes some minutes."
+	@echo "What pip says: tail -f $(INSTALL_LOG)"
+	@$(call install,$(INSTALL_LOG),setuptools)
+	@$(call install,$(INSTALL_LOG),--no-build-isolation $(PACKAGES) -e '.[pipeline]')
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
 	@echo "Installing what tests and lint need."
-	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt $(PACKAGES) -e '.[pipeline,dev]'
+	@$(call install,$(INSTALL_LOG),--no-build-isolation $(PACKAGES) -e '.[pipeline$(comma)dev]')
 	@touch $@
 
 # The newest PyTorch, with its own Triton, and not from the index of the CPU build: what a user gets without our pins.

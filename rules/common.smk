@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 from snakemake.cli import get_argument_parser
-from snakemake.exceptions import WorkflowError
+from snakemake.exceptions import CliException, WorkflowError
 from snakemake.logging import logger
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from coupled_adam_bench.cli.arguments import check_given_once
 from coupled_adam_bench.cli.guard import check_places, check_readable
 from coupled_adam_bench.cli.jobs import Jobs, switch
+from coupled_adam_bench.cli.resources import JobResources
 from coupled_adam_bench.machine import surroundings
 from coupled_adam_bench.machine.process import end_with_parent
 from coupled_adam_bench.machine.visible_gpus import visible_gpus
@@ -50,13 +51,19 @@ if SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage:
     )
 
 
+class UserError(CliException):
+    """What a user can mend, which Snakemake prints without the lines of the code that found it."""
+
+    __traceback__ = None
+
+
 @contextlib.contextmanager
 def errors_of_users():
-    """Let Snakemake print what a user can mend without a traceback."""
+    """Let Snakemake print our sentence for what a user can mend, and nothing else."""
     try:
         yield
     except (ValueError, OSError) as error:
-        raise WorkflowError(str(error)) from None
+        raise UserError(str(error)) from None
 
 
 def read_plan():
@@ -114,13 +121,11 @@ def bench(stage, arguments=""):
 
 
 JOBS = Jobs(PLAN)
+ASKED = JobResources(JOBS)
 MEASUREMENTS = JOBS.measurements
 
-# What is missing stops only a run that has jobs which need it: see rules/start.smk.
+# What is missing stops only a run that has jobs which need it, and is told where it matters: see rules/start.smk.
 MISSING = JOBS.find_missing()
-for problem in MISSING.values():
-    logger.warning(problem)
-
 
 ONE_GPU = JOBS.by_study(lambda study: min(study.execution.gpus, 1))
 

@@ -32,10 +32,10 @@ rule prepare:
         STUDY_DIR / "logs" / "{data}.prepare.tsv"
     # Before any training, else data that need all processors wait for the longest one.
     priority: 1e9
-    threads: JOBS.threads("prepare")
+    threads: ASKED.threads("prepare")
     resources:
-        mem_mb=JOBS.memory("prepare"),
-        runtime=JOBS.minutes("prepare"),
+        mem_mb=ASKED.memory("prepare"),
+        runtime=ASKED.minutes("prepare"),
     params:
         version=versions.DATA,
     shell:

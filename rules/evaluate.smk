@@ -40,10 +40,10 @@ for stage in STAGES.values():
             STUDY_DIR / "logs" / f"{{batch}}.{stage.name}.log",
         benchmark:
             STUDY_DIR / "logs" / f"{{batch}}.{stage.name}.tsv"
-        threads: JOBS.threads("evaluate")
+        threads: ASKED.threads("evaluate")
         resources:
-            mem_mb=JOBS.memory("evaluate"),
-            runtime=JOBS.minutes("evaluate"),
+            mem_mb=ASKED.memory("evaluate"),
+            runtime=ASKED.minutes("evaluate"),
             gpu=ONE_GPU if stage.gpu else 0,
             nodes=1,
             turn=1,

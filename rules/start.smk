@@ -3,7 +3,10 @@
 #      results/<study>/logs/mlflow-live.log, of the import into MLflow beside the jobs
 #      results/<study>/.lock, which one run of the study at a time holds: the others wait, and find its work done
 
+import atexit
+
 from coupled_adam_bench.cli import queue, start
+from coupled_adam_bench.cli.status import ending
 from coupled_adam_bench.machine.slurm import check_slurm
 from coupled_adam_bench.store.files import LATENCY_WAIT
 from coupled_adam_bench.store.paths import not_imported
@@ -19,12 +22,23 @@ if workflow.is_main_process and (STUDY_DIR.is_dir() or not workflow.output_setti
         for said in start.mend(JOBS, MADE_FOR, lock.left_by):
             logger.warning(said)
     if workflow.output_settings.dryrun:
-        [lock.release() for lock in LOCKS]
+        for lock in LOCKS:
+            lock.release()
+    elif LOCKS:
+        atexit.register(start.leave_nothing, STUDY_DIR)
+if workflow.is_main_process:
+    is_dry = workflow.output_settings.dryrun
+    said = start.plan_in_short(PLAN) if is_dry else f"{PLAN.name}: {len(CELLS)} cells"
+    logger.info(said, extra={"coupled_adam_bench_study": STUDY_DIR})
+    if is_dry:
+        for problem in MISSING.values():
+            logger.warning(problem)
 
 
 def begin():
-    """Write what the jobs of this start read."""
+    """Write what the jobs of this start read, which stays."""
     start.write_plan(JOBS)
+    atexit.unregister(start.leave_nothing)
 
 
 # Snakemake calls `onstart` of a module only if the workflow that imports it does (docs/import.md).
@@ -43,10 +57,12 @@ onstart:
         (ours.get(job.rule.name, ""), job.wildcards_dict) for job in workflow.dag.needrun_jobs()
     ]
     planned = {rule for rule, _ in work}
-    with errors_of_users(), start.nothing_left(STUDY_DIR, LOCKS):
+    with errors_of_users():
         if on_slurm := workflow.executor_plugin.name == "slurm":
             check_slurm()
         start.check_start(JOBS, planned, workflow.local_exec, MISSING)
+        for problem in start.not_needed_now(planned, MISSING):
+            logger.warning(problem)
         begin()
     # For jobs, on a cluster too: what another job has written may be visible late.
     os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
@@ -55,7 +71,7 @@ onstart:
     if on_slurm:
         submitted = [job for job in workflow.dag.needrun_jobs() if not job.is_local]
         for said in queue.fit_partitions(
-            JOBS, submitted, workflow.group_settings.overwrite_groups
+            ASKED, submitted, workflow.group_settings.overwrite_groups
         ):
             logger.warning(said)
         queue.watch_queue(logger.warning)
@@ -70,9 +86,9 @@ onstart:
 
 
 onsuccess:
-    if (STUDY_DIR / "report" / "index.html").exists():
-        print(f"Report: {STUDY_DIR}/report/index.html   Tables: {STUDY_DIR}/tables/")
     if reason := not_imported(STUDY_DIR):
         logger.warning(
             f"{reason}. Start again to bring MLflow up to date: nothing else will run"
         )
+    said = "\n".join(ending(STUDY_DIR)) or f"{PLAN.name}: done"
+    logger.info(said, extra={"coupled_adam_bench_ended": True})

@@ -48,10 +48,10 @@ rule try_tasks:
         TASKS_TRIED,
     log:
         STUDY_DIR / "logs" / "try_tasks.log",
-    threads: JOBS.threads("try_tasks")
+    threads: ASKED.threads("try_tasks")
     resources:
-        mem_mb=JOBS.memory("try_tasks"),
-        runtime=JOBS.minutes("try_tasks"),
+        mem_mb=ASKED.memory("try_tasks"),
+        runtime=ASKED.minutes("try_tasks"),
     params:
         settings=[
             measurement and digest(measurement.settings)
@@ -77,10 +77,10 @@ rule train_trunk:
         STUDY_DIR / "logs" / "{trunk}.step-{step}.train.tsv"
     wildcard_constraints:
         trunk="|".join(map(re.escape, PLAN.trunks)) or "none",
-    threads: JOBS.threads("train")
+    threads: ASKED.threads("train")
     resources:
-        mem_mb=JOBS.memory("train"),
-        runtime=JOBS.minutes("train"),
+        mem_mb=ASKED.memory("train"),
+        runtime=ASKED.minutes("train"),
         gpu=JOBS.execution("gpus"),
         nodes=1,
     params:
@@ -113,10 +113,10 @@ rule train_cells:
         job="|".join(map(re.escape, JOBS.training)),
     # The longest job comes first, so that no core waits for the last one.
     priority: lambda wildcards: sum(PLAN.trained[cell].flops for cell in JOBS.training[wildcards.job]) / 1e12
-    threads: JOBS.threads("train")
+    threads: ASKED.threads("train")
     resources:
-        mem_mb=JOBS.memory("train"),
-        runtime=JOBS.minutes("train"),
+        mem_mb=ASKED.memory("train"),
+        runtime=ASKED.minutes("train"),
         gpu=JOBS.execution("gpus"),
         nodes=1,
     params:
@@ -146,10 +146,10 @@ rule choose:
         STUDY_DIR / "logs" / "{tuning}.choose.tsv"
     wildcard_constraints:
         tuning="|".join(map(re.escape, PLAN.tunings)) or "none",
-    threads: JOBS.threads("evaluate")
+    threads: ASKED.threads("evaluate")
     resources:
-        mem_mb=JOBS.memory("evaluate"),
-        runtime=JOBS.minutes("evaluate"),
+        mem_mb=ASKED.memory("evaluate"),
+        runtime=ASKED.minutes("evaluate"),
         gpu=ONE_GPU,
         nodes=1,
     params:

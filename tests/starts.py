@@ -44,8 +44,9 @@ def snakemake(
 ) -> subprocess.CompletedProcess[str]:
     """Run Snakemake's command line to its end; all that it says is in ``stdout``. ``first`` is
     Python to run before."""
-    cores = [] if "-n" in arguments else ["--cores", "2"]
-    options = ["--snakefile", snakefile, "--nocolor", *arguments, *cores, "--configfile", study]
+    # Tests read the jobs of a dry run, which are listed with -p alone.
+    more = ["-p"] if "-n" in arguments else ["--cores", "2"]
+    options = ["--snakefile", snakefile, "--nocolor", *arguments, *more, "--configfile", study]
     number, name = tempfile.mkstemp(prefix="said-", dir=os.environ[FOLDER])
     os.close(number)
     process = _process(folder, options, Path(name), first)

@@ -8,7 +8,11 @@ is imported when it is chosen.
 On a terminal the line is drawn anew every second; in a file there is one a minute. Warnings and
 errors are printed as Snakemake prints them, but for a failed job: its rule, and the end of its log.
 What Snakemake says of each job is in its own log file, and with ``--printshellcmds`` or
-``--verbose`` it is printed. A dry run prints all of it.
+``--verbose`` it is printed. A dry run prints the plan of the study and the number of jobs of each
+rule.
+
+A run ends with the line, how long it took, and where the report and the tables are. All of it goes
+through :meth:`LogHandler._print`, so that nothing is written behind a line that stands there.
 """
 
 import logging
@@ -16,27 +20,35 @@ import re
 import shutil
 import sys
 import time
+from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, TextIO
 
+from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 if TYPE_CHECKING:
     from coupled_adam_bench.cli.status import Status
 
+STUDY = "coupled_adam_bench_study"
+"""The attribute of the record with which the workflow names the folder of the study; its message is
+the plan, in a dry run."""
 WORKFLOW = "coupled_adam_bench_workflow"
 """The attribute of the record with which the workflow says what it is going to do."""
+ENDED = "coupled_adam_bench_ended"
+"""The attribute of the record with which the workflow says what it has made."""
 _LINE_SECONDS = 60.0
 _DRAW_SECONDS = 1.0
 # What Snakemake says at each start and for each job, and the command of a job that failed. All else
-# is printed.
+# is printed. The jobs of a dry run are counted in its table.
 _USUAL = re.compile(
     r"Building DAG of jobs|Assuming unrestricted shared|host: |Using shell|Select jobs to"
     r" execute|Execute \d+ jobs"
     r"|Complete log|Elapsed time|SLURM run ID|Job [\w-]+ has been submitted|Job rate limit|Waiting"
     r" at most|None$"
     r"|RuleException:\nCalledProcessError"
+    r"|Reasons:|This was a dry-run"
 )
 # A warning for each file of a report that failed: the files are what they were (rules/report.smk).
 _RESTORED = re.compile(r"Restored previous version of|Cannot restore .*: no backup found")
@@ -70,9 +82,12 @@ class LogHandler(LogHandlerBase):
         self.stream: TextIO = sys.stdout if common.stdout else sys.stderr
         self._plain = ColorizingTextHandler(nocolor=common.nocolor, stream=self.stream)
         self._plain.setFormatter(DefaultFormatter(common.quiet, common.show_failed_logs))
-        self._full = any(
-            (common.dryrun, common.verbose, common.printshellcmds, common.debug_dag, common.quiet)
-        )
+        self._full = any((common.verbose, common.printshellcmds, common.debug_dag, common.quiet))
+        self._is_dry = common.dryrun
+        self._has_counts = False
+        """Whether the number of jobs of each rule is printed, which a dry run says twice."""
+        self._start = time.monotonic()
+        self._study_dir: Path | None = None
         self._status: Status | None = None
         self._jobs: dict[int, list[str]] = {}
         """The wildcards of the jobs that have begun."""
@@ -85,28 +100,48 @@ class LogHandler(LogHandlerBase):
     def emit(self, record: logging.LogRecord) -> None:
         """Follow an event, and print what is to be seen."""
         with self._lock:
-            event, facts = getattr(record, "event", None), record.__dict__
             if self._full:
                 self._plain.emit(record)
-            elif WORKFLOW in facts:
-                self._begin(facts[WORKFLOW])
-            elif event == LogEvent.JOB_ERROR:
-                self._print_failure(record)
-            elif _RESTORED.match(str(record.msg)):
-                pass
-            elif record.levelno >= logging.WARNING or (
-                event is None and not _USUAL.match(str(record.msg))
-            ):
-                self._erase()
-                self._plain.emit(record)
-            if event == LogEvent.JOB_INFO:
-                wildcards = dict(facts["wildcards"])
-                self._jobs[facts["jobid"]] = list(map(str, wildcards.values()))
-                if self._status is not None:
-                    self._status.begin(facts["jobid"], facts["rule_name"], wildcards)
-            elif event in (LogEvent.JOB_FINISHED, LogEvent.JOB_ERROR) and self._status is not None:
-                is_done = event == LogEvent.JOB_FINISHED
-                self._status.end(facts["job_id" if is_done else "jobid"], is_done)
+            else:
+                self._show(record)
+            self._follow(record)
+
+    def _show(self, record: logging.LogRecord) -> None:
+        """Print a record, if it is one of those that are seen."""
+        event, facts, message = getattr(record, "event", None), record.__dict__, str(record.msg)
+        if STUDY in facts:
+            self._study_dir = facts[STUDY]
+            if self._is_dry:
+                self._print(message)
+        elif WORKFLOW in facts:
+            self._begin(facts[WORKFLOW])
+        elif ENDED in facts:
+            self._end(message)
+        elif message == NOTHING_TO_BE_DONE_MSG:
+            self._end("\n".join([message, *self._made()]))
+        elif event == LogEvent.JOB_ERROR:
+            self._print_failure(record)
+        elif event == LogEvent.RUN_INFO and self._is_dry and not self._has_counts:
+            self._has_counts = True
+            self._print(f"{message}\nTo list each job with its files and its reason, add -p.")
+        elif _RESTORED.match(message):
+            pass
+        elif record.levelno >= logging.WARNING or (event is None and not _USUAL.match(message)):
+            self._erase()
+            self._plain.emit(record)
+
+    def _follow(self, record: logging.LogRecord) -> None:
+        """Note which jobs begin and end."""
+        event, facts = getattr(record, "event", None), record.__dict__
+        if event == LogEvent.JOB_INFO:
+            wildcards = dict(facts["wildcards"])
+            self._jobs[facts["jobid"]] = list(map(str, wildcards.values()))
+            if self._status is not None:
+                self._status.begin(facts["jobid"], facts["rule_name"], wildcards)
+        elif self._status is not None and event == LogEvent.JOB_FINISHED:
+            self._status.end(facts["job_id"], done=True)
+        elif self._status is not None and event == LogEvent.JOB_ERROR:
+            self._status.end(facts["jobid"], done=False)
 
     def _begin(self, workflow: object) -> None:
         """Print where the logs are, and begin to draw the line."""
@@ -163,11 +198,29 @@ class LogHandler(LogHandlerBase):
         self.stream.write(text)
         self.stream.flush()
 
-    def close(self) -> None:
-        """Show the line a last time, and let it stand."""
+    def _made(self) -> list[str]:
+        """Return the lines that name what there is of the study."""
+        from coupled_adam_bench.cli.status import ending
+
+        return [] if self._study_dir is None else ending(self._study_dir)
+
+    def _end(self, last: str) -> None:
+        """Let the line stand, and print the ``last`` lines and how long the run took below it."""
+        from coupled_adam_bench.tools.estimate.text import hours
+
+        self._let_stand()
+        took = [] if self._is_dry else [f"Time:    {hours(time.monotonic() - self._start)}"]
+        self._print("\n".join([last, *took]))
+
+    def _let_stand(self) -> None:
+        """Show the line a last time, and draw it no more."""
         self._over.set()
+        if self._status is not None:
+            self._print(self._status.line())
+            self._status = None
+
+    def close(self) -> None:
+        """Let the line stand, of a run that has not ended well either."""
         with self._lock:
-            if self._status is not None:
-                self._print(self._status.line())
-                self._status = None
+            self._let_stand()
         super().close()

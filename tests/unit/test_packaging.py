@@ -459,6 +459,24 @@ def test_the_demo_installs_no_tools_for_tests(make):
     assert "-e '.[pipeline,dev]'" in make("-n", "lint").stdout
 
 
+def test_an_installation_says_its_size_and_keeps_a_log(make, tmp_path):
+    said = make("-n", "install").stdout
+    assert "5.4 GB" in said and "tail -f .venv/install.log" in said
+    assert "pytorch.org" not in said
+    assert (
+        "--extra-index-url https://download.pytorch.org/whl/cpu"
+        in make("-n", "install", "TORCH=cpu").stdout
+    )
+    # Where pip fails, the end of its log is shown.
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho there is no such package; exit 1\n")
+    python.chmod(0o755)
+    failed = make("install")
+    assert failed.returncode != 0
+    assert "there is no such package" in failed.stdout
+
+
 def test_a_second_call_installs_nothing_and_a_changed_pin_installs_again(make, tmp_path):
     assert "pip install" in make("-n", "test").stdout
     (tmp_path / ".venv").mkdir()

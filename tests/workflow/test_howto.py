@@ -58,7 +58,7 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     # A change of the function's file measures again, and trains nothing.
     changed = blocks["my_metrics.py"].replace(".sum()", ".sum() + 0.5")
     (tmp_path / "my_metrics.py").write_text(changed, encoding="utf-8")
-    announced = finish(tmp_path, "-n", "--printshellcmds")
+    announced = finish(tmp_path, "-n")
     assert "rule embeddings:" in announced and "rule train_cells:" not in announced
     finish(tmp_path, "tables")
     assert shares() == {cell: value + 0.5 for cell, value in before.items()}

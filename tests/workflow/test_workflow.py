@@ -447,7 +447,7 @@ def test_dry_run_of_the_contract_s_targets(copy):
 
 
 def test_what_lint_finds_is_answered_in_the_rules(copy):
-    result = snakemake(copy, "--lint", "-n")
+    result = snakemake(copy, "--lint")
     found = set(re.findall(r"^    \* (.*?)(?: in line \d+\.?)?:$", result.stdout, re.MULTILINE))
     assert found == {
         "Mixed rules and functions in same snakefile.",
@@ -457,6 +457,18 @@ def test_what_lint_finds_is_answered_in_the_rules(copy):
         "No log directive defined",
         "Specify a conda environment or container for each rule.",
     }
+
+
+@pytest.mark.fault(
+    "settings",
+    "Snakemake is asked for something that runs no job, such as `--lint` or `--list-rules`.",
+    "It leaves no folder of a study behind.",
+)
+@pytest.mark.parametrize("option", ["--lint", "--list-rules"])
+def test_what_runs_nothing_leaves_nothing(option, tmp_path, tiny_study):
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(tiny_study()))
+    assert "prepare" in snakemake(tmp_path, option).stdout
+    assert not (tmp_path / "results").exists()
 
 
 def test_snakemake_s_own_report_shows_tables_and_figures_with_captions(copy):

@@ -32,9 +32,12 @@ def leased_gpus(count: int, folder: Path) -> Iterator[None]:
             f" lower it, or let {VISIBLE} name more"
         )
     with ExitStack() as held:
-        while len(names := _lock(gpus, count, folder, held)) < count:
+        names = _lock(gpus, count, folder, held)
+        # Whoever has too few lets them go: two that wait would hold what the other needs.
+        while len(names) < count:
             held.close()
             time.sleep(_POLL_SECONDS)
+            names = _lock(gpus, count, folder, held)
         with environment({VISIBLE: ",".join(names)}):
             yield
 

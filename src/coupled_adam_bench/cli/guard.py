@@ -186,7 +186,8 @@ def untrained(run_dir: Path) -> str | None:
 
     Training such a cell again goes on from its last checkpoint, and ends with the same files.
     """
-    if (damage := run_damage(run_dir)) is None and finished_run(run_dir) is None:
+    damage = run_damage(run_dir)
+    if damage is None and finished_run(run_dir) is None:
         return f"{run_dir.name} is not trained yet; it will be"
     damage = damage or cell_damage(run_dir)
     return damage and f"{damage}; {_MADE_ANEW}"
@@ -213,16 +214,19 @@ def set_aside_damage(jobs: Jobs) -> Iterator[str]:
             advice = mark_damaged(folder)
             yield f"{damage}; {advice if (folder / META).exists() else _MADE_ANEW}"
     for tuning in jobs.plan.tunings.values():
-        if (path := jobs.choice(tuning.id)).exists():
-            try:
-                read_choice(path, tuning)
-            except ValueError as error:
-                yield f"{error}; kept as {move_aside(path).name} and made anew"
+        path = jobs.choice(tuning.id)
+        if not path.exists():
+            continue
+        try:
+            read_choice(path, tuning)
+        except ValueError as error:
+            yield f"{error}; kept as {move_aside(path).name} and made anew"
     for marker, problems in _products(jobs):
-        if marker.exists() and (problem := next(filter(None, problems), None)):
-            marker.unlink(
-                missing_ok=True
-            )  # a start of another study with the same run may be faster
+        if not marker.exists():
+            continue
+        if problem := next(filter(None, problems), None):
+            # A start of another study with the same run may be faster.
+            marker.unlink(missing_ok=True)
             yield problem
 
 

@@ -1,10 +1,10 @@
 """The jobs of a study as the rules of the workflow name them: their cells, their files and their
-resources."""
+commands. What they ask for is in ``resources.py``."""
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, assert_never
+from typing import Any
 
 from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.records.stored import Measurement, measurement_of
@@ -15,24 +15,11 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.tuning import choice_file, chosen_values
-from coupled_adam_bench.tools.estimate.cell import own_parts, prepare_minutes, trunk_part
-from coupled_adam_bench.tools.estimate.speed import read_speeds, train_minutes
+from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.training.checks import check_optimizers
-from coupled_adam_bench.training.memory import train_mem_mb
 
 Wildcards = Any
 """Snakemake's wildcards of a job: its names are attributes."""
-Resource = Callable[..., Any]
-"""A function that Snakemake calls with the wildcards of a job for a resource or a parameter."""
-Kind = Literal["prepare", "try_tasks", "train", "evaluate"]
-"""What jobs do, as far as their resources differ."""
-_THREADS: dict[Kind, str | None] = {
-    "prepare": "data_threads",
-    "try_tasks": None,
-    "train": "training_threads",
-    "evaluate": "evaluation_threads",
-}
-"""The setting of execution with the processors of a job; one where there is none."""
 
 
 class Jobs:
@@ -55,6 +42,7 @@ class Jobs:
         """The cells of each job that trains."""
         self.evaluation = self._batches("evaluation_cells_per_job", plan.cells_of, "batch")
         """The cells of each job that evaluates."""
+        # The other way round: where a cell comes from.
         self.job_of = {cell: job for job, cells in self.training.items() for cell in cells}
         """The job that trains a cell."""
         self.branch_of = {
@@ -70,12 +58,6 @@ class Jobs:
             for stage in study.stages
         }
         """By stage and study; None where files that belong to them cannot be read."""
-        self.most_minutes: dict[str, int] = {}
-        """The largest time limits of jobs by their rules, where a cluster has some; a start fills
-        it in."""
-        self._speeds = read_speeds(
-            self.chosen().trained.values(), paths.RUNS
-        )  # for the time limits of other runs
 
     def _batches(
         self, cells_per_job: str, cells_of: Callable[[Study], Iterable[Cell]], name: str
@@ -204,7 +186,7 @@ class Jobs:
         measurement = measurement_of(VALIDATION_LOSS, first.study, first.data_id)
         return digest([measurement.stage.version, measurement.columns, measurement.settings])
 
-    # Resources.
+    # The settings of a job's study.
 
     def study_of(self, wildcards: Wildcards) -> Study:
         """Return the study that a job works for: that of its data, its batch, its cells or its
@@ -238,81 +220,6 @@ class Jobs:
         """Return this setting of all studies, or the function that gives that of a job's study."""
         return self.by_study(lambda study: getattr(study.execution, setting))
 
-    def threads(self, kind: Kind) -> Any:
-        """Return the processors of the jobs of a kind, or the function that gives them to a job."""
-        setting = _THREADS[kind]
-        return 1 if setting is None else self.execution(setting)
-
-    def memory(self, kind: Kind) -> Resource:
-        """Return the function that gives the memory in MB of a job of a kind.
-
-        It grows, twice at the most, with each attempt before that was killed without a word: a job
-        that was cancelled, or has failed by itself, is not short of memory.
-        """
-
-        def mem_mb(wildcards: Wildcards, attempt: int, rulename: str) -> int:
-            n_killed = min(attempt - 1, 2)
-            if n_killed:
-                n_killed = min(n_killed, self._n_killed(rulename, wildcards))
-            growth = 1.5**n_killed if kind == "train" else 1 + n_killed
-            return round(self._least_memory(kind, wildcards) * growth)
-
-        return mem_mb
-
-    def minutes(self, kind: Kind) -> Resource:
-        """Return the function that gives the time limit of a job of a kind, at most what its
-        partition gives.
-
-        It grows with each attempt, to at most three times as much but for training, which goes on
-        in its next job.
-        """
-
-        def runtime(wildcards: Wildcards, attempt: int, rulename: str) -> int:
-            wanted = self._wanted_minutes(kind, wildcards, attempt)
-            return min(wanted, self.most_minutes.get(rulename, wanted))
-
-        return runtime
-
-    def _least_memory(self, kind: Kind, wildcards: Wildcards) -> int:
-        execution = self.study_of(wildcards).execution
-        match kind:
-            case "prepare":
-                return 4000
-            case "try_tasks":
-                return 8000
-            case "evaluate":
-                return execution.evaluation_mem_mb
-            case "train":
-                return max(train_mem_mb(part, execution) for part in self.parts(wildcards))
-            case _:
-                assert_never(kind)
-
-    def _wanted_minutes(self, kind: Kind, wildcards: Wildcards, attempt: int) -> int:
-        execution = self.study_of(wildcards).execution
-        match kind:
-            case "prepare":
-                data = dict(wildcards.items())["data"]
-                return prepare_minutes(
-                    self.plan.study_with_data(data), paths.data_dir(data), attempt
-                )
-            case "try_tasks":
-                return 120
-            case "evaluate":
-                return min(attempt, 3) * execution.evaluation_minutes
-            case "train":
-                return train_minutes(self.parts(wildcards), execution, self._speeds, attempt)
-            case _:
-                assert_never(kind)
-
-    def _n_killed(self, rule: str, wildcards: Wildcards) -> int:
-        """Return how many attempts of a job were killed without a word, as :func:`watched` counts
-        them."""
-        values = " ".join(value for _, value in wildcards.items())
-        try:
-            return (self.study_dir / "logs" / f"{rule} {values}.killed").read_text().count("\n")
-        except OSError:
-            return 0
-
     def parts(self, wildcards: Wildcards) -> list[Cell]:
         """Return what a job trains: cells and their steps."""
         match dict(wildcards.items()):
@@ -341,70 +248,6 @@ class Jobs:
             f" || {{{{ status=$?; if [ $status = 137 ]; then echo {said!r} >> {{log:q}};"
             f" else sed -i '$d' {killed}; fi; exit $status; }}}}; rm -f {killed}"
         )
-
-    def asked(self) -> list[list[str]]:
-        """Return the table of what jobs of each rule ask a cluster for, the header first.
-
-        Times are those of the first attempt and, where later ones ask for more, of the third.
-        """
-        table = [["rule", "jobs", "processors", "GPUs", "memory in MB", "minutes", "at most"]]
-        for rule, (kind, jobs) in self._by_rule().items():
-            if not jobs:
-                continue
-            executions = [self.study_of(job).execution for job in jobs]
-            setting = _THREADS[kind]
-            threads = [
-                1 if setting is None else getattr(execution, setting) for execution in executions
-            ]
-            gpus = [
-                execution.gpus if kind == "train" else min(execution.gpus, 1)
-                for execution in executions
-            ]
-            if kind in ("prepare", "try_tasks") or (rule in STAGES and not STAGES[rule].gpu):
-                gpus = [0]
-            memory = [self._least_memory(kind, job) for job in jobs]
-            minutes, most = (
-                [self._wanted_minutes(kind, job, attempt) for job in jobs] for attempt in (1, 3)
-            )
-            table.append(
-                [
-                    rule,
-                    str(len(jobs)),
-                    *map(_range, (threads, gpus, memory, minutes)),
-                    str(max(most)),
-                ]
-            )
-        return table
-
-    def _by_rule(self) -> dict[str, tuple[Kind, list[dict[str, str]]]]:
-        """Return by rule what its jobs do, and their wildcards."""
-        studies = self.plan.studies.values()
-        is_tried = any(study.evaluation.downstream_of_files for study in studies)
-        steps = [
-            (trunk, str(step))
-            for trunk in self.plan.trunks
-            for step in self.plan.trunks[trunk].branches
-        ]
-        rules: dict[str, tuple[Kind, list[dict[str, str]]]] = {
-            "prepare": ("prepare", [{"data": data} for data in self.plan.data_ids]),
-            "try_tasks": ("try_tasks", [{}] if is_tried else []),
-            "train_trunk": ("train", [{"trunk": trunk, "step": step} for trunk, step in steps]),
-            "train_cells": ("train", [{"job": job} for job in self.training]),
-            "choose": ("evaluate", [{"tuning": tuning} for tuning in self.plan.tunings]),
-        }
-        for stage in STAGES.values():
-            batches = [
-                {"batch": batch}
-                for batch in self.evaluation
-                if stage in self.study_of({"batch": batch}).stages
-            ]
-            rules[stage.name] = ("evaluate", batches)
-        return rules
-
-
-def _range(values: Sequence[int]) -> str:
-    """Return the smallest and the largest value as text, one where they are the same."""
-    return " to ".join(str(value) for value in sorted({min(values), max(values)}))
 
 
 def switch(config: Mapping[str, Any], name: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.cli.jobs import Jobs
+from coupled_adam_bench.cli.resources import JobResources
 from coupled_adam_bench.machine.slurm import ask, parse_duration, partition_minutes
 
 LOOK_SECONDS = 20.0
@@ -80,7 +80,9 @@ _CURES = {
 _OTHER = "`scontrol show job {number}` shows what it asks for"
 
 
-def fit_partitions(jobs: Jobs, planned: Iterable[Any], groups: Mapping[str, str]) -> Iterator[str]:
+def fit_partitions(
+    asked: JobResources, planned: Iterable[Any], groups: Mapping[str, str]
+) -> Iterator[str]:
     """Let jobs ask for no more time than their partitions give, and yield sentences that name those
     that wanted more.
 
@@ -99,7 +101,7 @@ def fit_partitions(jobs: Jobs, planned: Iterable[Any], groups: Mapping[str, str]
         wanted = job.resources.get("runtime") or 0
         if wanted <= share:
             continue
-        jobs.most_minutes[rule] = max(1, int(share))
+        asked.most_minutes[rule] = max(1, int(share))
         job.attempt = job.attempt  # Snakemake computes its resources anew
         where = f"partition {partition}" if partition else "the default partition"
         limit = f"{where} ends jobs after {minutes:g} minutes"

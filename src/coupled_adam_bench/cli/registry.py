@@ -48,6 +48,7 @@ def add_commands(add: AddCommand) -> None:
     sub.add_argument("--submitter", required=True, help="who hands it in")
     sub.add_argument("--notes", required=True, help="a few words about it")
     sub.add_argument(
+        # Whoever trains another's cells again says whose they are.
         "--reproduces",
         metavar="BUNDLE",
         help="the name of the bundle whose cells were trained again",

@@ -42,7 +42,6 @@ def _follow(arguments: argparse.Namespace) -> None:
 
 def add_commands(add: AddCommand) -> None:
     """Add the commands of this module to the command line."""
-
     sub = add(
         "report",
         rarely_collected()(_report),
@@ -56,6 +55,7 @@ def add_commands(add: AddCommand) -> None:
     sub.add_argument(
         "--partial", action="store_true", help="write NaN where nothing is evaluated yet"
     )
+    # With this hash, the next start tells a report that was made from another plan.
     sub.add_argument(
         "--made-for", default="", help="a hash of what the results show, which the manifest notes"
     )

@@ -50,7 +50,9 @@ def _try_tasks(arguments: argparse.Namespace) -> None:
 def _device(arguments: argparse.Namespace, execution: "Execution") -> str:
     """Return the device of a job: by default GPUs if the study has some, and otherwise the CPU."""
     device: str = arguments.device
-    return device if device != "auto" else "cuda" if execution.gpus else "cpu"
+    if device != "auto":
+        return device
+    return "cuda" if execution.gpus else "cpu"
 
 
 def _train_with(
@@ -85,9 +87,8 @@ def _train_with(
         stop_before_the_limit(stop_seconds(cells))
     if execution.processes > 1 and not is_launched():
         options = ["--plan", str(arguments.plan), f"--{option}", *names, "--device", device]
-        open_tokens(
-            paths.data_dir(cells[0].data_id), "train"
-        )  # compares it once, while no process waits for another
+        # Compares the data once, while no process waits for another.
+        open_tokens(paths.data_dir(cells[0].data_id), "train")
         status = launch(execution.processes, [stage, *options], stop_seconds(cells))
     else:
         status = train(cells, execution, paths.RESULTS, device)
@@ -226,6 +227,7 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_requeue()
     sub.add_leases()
     sub.add_device()
+    # Each stage of evaluation is a command of its own, with the same options.
     for evaluation in STAGES.values():
         sub = stage(evaluation.command, _evaluate(evaluation), evaluation.summary)
         sub.add_argument("--cells", action="extend", nargs="+", required=True, help="cell ids")

@@ -6,13 +6,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from coupled_adam_bench.cli.guard import outdated_report, remove_stale_locks, set_aside_damage
 from coupled_adam_bench.cli.jobs import Jobs
-from coupled_adam_bench.cli.status import Part, Workflow
+from coupled_adam_bench.cli.status import Kind, Part, Workflow
 from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.records.stored import stated_measures
 from coupled_adam_bench.store import paths
@@ -20,12 +21,16 @@ from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
 from coupled_adam_bench.store.locks import LOCK, FolderLock
 from coupled_adam_bench.store.paths import IMPORT_SUMMARY, imported_elsewhere, not_imported
 from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.plan import PLAN_SHA256
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan import PLAN_SHA256, Plan
 from coupled_adam_bench.study.preregistration_record import note_stated
 from coupled_adam_bench.tools.estimate.cell import trunk_part
-from coupled_adam_bench.tracking.importing import run_name
+from coupled_adam_bench.tools.estimate.study import estimate_study
+from coupled_adam_bench.tools.estimate.text import totals
+from coupled_adam_bench.tracking.described import run_name
 from coupled_adam_bench.tracking.place import tracking_uri
 from coupled_adam_bench.training.checks import custom_optimizers
+from embedding_geometry.table import align
 
 TRAINING_RULES = {"train_cells", "train_trunk"}
 
@@ -57,7 +62,8 @@ def lock_study(study_dir: Path, wait: bool) -> list[FolderLock]:
     """
     try:
         lock = FolderLock(study_dir)
-        return [lock] if lock.acquire(math.inf if wait else 0) else []
+        is_ours = lock.acquire(math.inf if wait else 0)
+        return [lock] if is_ours else []
     except OSError as error:
         if not wait:
             return []
@@ -66,21 +72,38 @@ def lock_study(study_dir: Path, wait: bool) -> list[FolderLock]:
         ) from None
 
 
-@contextmanager
-def nothing_left(study_dir: Path, locks: Sequence[FolderLock]) -> Iterator[None]:
-    """Remove the folder of a study again if the start fails before anything but its plan and lock
-    are there."""
-    try:
-        yield
-    except (ValueError, OSError):
-        own = {LOCK, paths.plan_file(study_dir.name).name}
-        if locks and {path.name for path in study_dir.iterdir()} <= own:
+def leave_nothing(study_dir: Path) -> None:
+    """Remove the folder of a study again if nothing but its plan and lock are there.
+
+    A process that holds the lock of the study does this at its end, if no job has begun: a start
+    that failed, or one that only shows something, such as ``--lint``.
+    """
+    own = {LOCK, paths.plan_file(study_dir.name).name}
+    with suppress(OSError):  # it is gone, or other studies have theirs beside it
+        if {path.name for path in study_dir.iterdir()} <= own:
             for name in own:
                 (study_dir / name).unlink(missing_ok=True)
             study_dir.rmdir()
-            with suppress(OSError):  # other studies have theirs in it
-                study_dir.parent.rmdir()
-        raise
+            study_dir.parent.rmdir()
+
+
+def plan_in_short(plan: Plan) -> str:
+    """Return what a study is and takes in about ten lines, for a dry run."""
+    models = dict.fromkeys(cell.model.name for cell in plan.cells.values())
+    optimizers = dict.fromkeys(cell.optimizer.key for cell in plan.cells.values())
+    rows = [("models", ", ".join(models)), ("optimizers", ", ".join(optimizers))]
+    rows += totals(estimate_study(plan))
+    return "\n".join([f"{plan.name}: {plan.title or 'no title'}", *align(rows, n_left=2)])
+
+
+def not_needed_now(planned: Collection[str], missing: Mapping[str, str]) -> Iterator[str]:
+    """Yield what a study will miss after the jobs of the ``planned`` rules, which do without it.
+
+    What they need themselves stops the start (:func:`check_start`). Jobs that need nothing of the
+    kind, such as those that download it, are not told of it.
+    """
+    if {"plan", "rehearse", *TRAINING_RULES} & {*planned}:
+        yield from missing.values()
 
 
 def check_start(
@@ -99,6 +122,7 @@ def check_start(
     ):
         if kind in missing and is_needed:
             raise ValueError(missing[kind])
+    # What else a job would find wrong depends on where it runs.
     if not is_local and not re.fullmatch(r"[\w@%+=:,./-]+", sys.executable):
         raise ValueError(
             f"{sys.executable}: no job of a cluster could start this Python, since Snakemake does"
@@ -133,33 +157,26 @@ def trial(jobs: Jobs, planned: Collection[str], is_local: bool) -> str | None:
     """Return the command that tries GPUs and own code, in a process of its own, since it imports
     torch; if needed."""
     training = TRAINING_RULES & {*planned}
+    evaluation = STAGES.keys() & {*planned}
     studies = jobs.plan.studies.values()
-    n_gpus = (
-        max(study.execution.gpus for study in studies) if is_local else 0
-    )  # what submits to a cluster needs none
-    if not training:
-        n_gpus = (
-            min(n_gpus, 1) if any(STAGES[name].gpu for name in STAGES.keys() & {*planned}) else 0
-        )
+    # What submits to a cluster needs no GPU, and evaluation needs one at the most.
+    n_gpus = 0
+    if is_local and training:
+        n_gpus = max(study.execution.gpus for study in studies)
+    elif is_local and any(STAGES[name].gpu for name in evaluation):
+        n_gpus = min(max(study.execution.gpus for study in studies), 1)
     optimizers = training and any(list(custom_optimizers(study)) for study in studies)
-    metrics = (training or "embeddings" in planned) and any(
-        study.evaluation.metrics for study in studies
-    )
-    return (
-        f"try-code --plan {{PLAN_FILE:q}} --gpus {n_gpus}"
-        if n_gpus or optimizers or metrics
-        else None
-    )
+    metrics = any(study.evaluation.metrics for study in studies)
+    if n_gpus or optimizers or (metrics and (training or "embeddings" in planned)):
+        return f"try-code --plan {{PLAN_FILE:q}} --gpus {n_gpus}"
+    return None
 
 
 def start_live_import(jobs: Jobs, planned: Collection[str]) -> subprocess.Popen[bytes] | None:
     """Start the import into MLflow beside the jobs. It ends with this process, which holds its
     standard input."""
-    every = [
-        seconds
-        for study in jobs.plan.studies.values()
-        if (seconds := study.execution.track_seconds)
-    ]
+    settings = [study.execution.track_seconds for study in jobs.plan.studies.values()]
+    every = list(filter(None, settings))
     if not every or not TRAINING_RULES & {*planned}:
         return None
     log = jobs.study_dir / "logs" / "mlflow-live.log"
@@ -177,43 +194,32 @@ def trained_parts(jobs: Jobs) -> Callable[[str, Mapping[str, str]], list[Part]]:
     """Return the function that says what a job trains, given its rule and its wildcards; nothing
     for other jobs."""
 
+    def of_trunk(trunk: str, end: int) -> Part:
+        part = trunk_part(jobs.plan.trunks[trunk], end)
+        return Part(
+            f"{trunk} to step {end}",
+            paths.RunFiles(paths.trunk_dir(trunk)).history,
+            paths.branch_file(trunk, end),
+            end - part.steps,
+            end,
+            part.flops,
+            "trunk",
+        )
+
+    def of_cell(name: str, cell: Cell) -> Part:
+        own, files = jobs.own_parts[name], paths.RunFiles(paths.run_dir(cell.id))
+        kind: Kind = "cell" if name in jobs.plan.cells else "candidate"
+        begin = cell.steps - own.steps
+        return Part(run_name(cell), files.history, files.record, begin, cell.steps, own.flops, kind)
+
     def of_job(rule: str, wildcards: Mapping[str, str]) -> list[Part]:
         if rule == "train_trunk":
-            trunk, end = wildcards["trunk"], int(wildcards["step"])
-            part, history = (
-                trunk_part(jobs.plan.trunks[trunk], end),
-                paths.RunFiles(paths.trunk_dir(trunk)).history,
-            )
-            record = paths.branch_file(trunk, end)
-            return [
-                Part(
-                    f"{trunk} to step {end}",
-                    history,
-                    record,
-                    end - part.steps,
-                    end,
-                    part.flops,
-                    is_cell=False,
-                )
-            ]
+            return [of_trunk(wildcards["trunk"], int(wildcards["step"]))]
         if rule != "train_cells":
             return []
-        parts, cells = [], jobs.chosen().by_job_name
-        for name in jobs.training[wildcards["job"]]:
-            cell, own = cells[name], jobs.own_parts[name]
-            files = paths.RunFiles(paths.run_dir(cell.id))
-            steps = (cell.steps - own.steps, cell.steps)
-            parts.append(
-                Part(
-                    run_name(cell),
-                    files.history,
-                    files.record,
-                    *steps,
-                    own.flops,
-                    name in jobs.plan.cells,
-                )
-            )
-        return parts
+        # The names of jobs stay; which cells they train is known once a tuning has chosen.
+        cells = jobs.chosen().by_job_name
+        return [of_cell(name, cells[name]) for name in jobs.training[wildcards["job"]]]
 
     return of_job
 
@@ -224,18 +230,25 @@ def planned_work(
     """Return what this run is going to do, for the logger `study`, given rule and wildcards of each
     planned job."""
     parts_of = trained_parts(jobs)
-    trained = [part for rule, wildcards in planned for part in parts_of(rule, wildcards)]
-    records = {
-        paths.RunFiles(paths.run_dir(cell.id)).record for cell in jobs.chosen().cells.values()
+    parts = [part for rule, wildcards in planned for part in parts_of(rule, wildcards)]
+    now: dict[Kind, Mapping[str, Cell]] = {
+        "cell": jobs.chosen().cells,
+        "candidate": jobs.plan.tuning_cells,
     }
+    total: Counter[Kind] = Counter()
+    trained: Counter[Kind] = Counter()
+    # A cell that this run trains again counts once it has.
+    again = {part.record for part in parts}
+    for kind, cells in now.items():
+        records = {paths.RunFiles(paths.run_dir(cell.id)).record for cell in cells.values()}
+        total[kind] = len(cells)
+        trained[kind] = sum(record.exists() for record in records - again)
     return Workflow(
         study=jobs.plan.name,
-        n_cells=len(jobs.plan.cells),
-        n_trained=len(
-            {record for record in records if record.exists()} - {part.record for part in trained}
-        ),
+        total=total,
+        trained=trained,
         n_jobs=len(planned),
-        flops=sum(part.flops for part in trained),
+        flops=sum(part.flops for part in parts),
         logs=jobs.study_dir / "logs",
         full_log=full_log,
         parts=parts_of,

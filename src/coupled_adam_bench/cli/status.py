@@ -3,13 +3,15 @@ runs."""
 
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from coupled_adam_bench.store.paths import shown_in_mlflow
 from coupled_adam_bench.study.cells import readable_count
 from coupled_adam_bench.tools.estimate.text import hours
 
@@ -18,6 +20,13 @@ _TAIL_BYTES = 4096
 _SHOWN_RUNS = 2
 _LOG_LINES = 12
 _LINE_CHARACTERS = 300
+_SURE = 10
+"""How many times as long as its start a run has trained when its time left is worth saying."""
+_ERROR = re.compile(r"error|exception|traceback|killed|cannot|out of memory", re.IGNORECASE)
+"""What is in the log of a job that failed by itself, and not in that of one that was ended."""
+
+Kind = Literal["cell", "candidate", "trunk"]
+"""What a part belongs to: a cell of the study, a candidate of a tuning, or what cells share."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +42,7 @@ class Part:
     end: int
     """The step at which it ends."""
     flops: int
-    is_cell: bool
-    """Whether it is a cell of the study, and not a trunk or a candidate of a tuning."""
+    kind: Kind
 
     def share(self) -> float:
         """Return how much of it is trained, 1 once its record is there."""
@@ -51,9 +59,9 @@ class Workflow:
     """What a run of the workflow is going to do."""
 
     study: str
-    n_cells: int
-    """The number of cells of the study."""
-    n_trained: int
+    total: Mapping[Kind, int]
+    """The number of cells of the study, and of candidates of its tunings."""
+    trained: Mapping[Kind, int]
     """The number of those that are trained already."""
     n_jobs: int
     flops: int
@@ -90,6 +98,10 @@ class Status:
     """The work on these parts that was done when their jobs began."""
     _start: float | None = None
     """When the first job that trains began."""
+    _first_progress: float | None = None
+    """When the first of that training was seen."""
+    _has_ended_job: bool = False
+    """Whether a job that trains has ended well."""
 
     def begin(self, job: int, rule: str, wildcards: Mapping[str, str]) -> None:
         """Note that a job begins."""
@@ -104,52 +116,81 @@ class Status:
 
     def end(self, job: int, done: bool) -> None:
         """Note that a job has ended, ``done`` or with an error."""
-        self._running.pop(job, None)
+        _, parts = self._running.pop(job, ("", []))
         self._n_done += done
+        self._has_ended_job |= done and bool(parts)
 
     def line(self) -> str:
         """Return the line: cells, jobs, time left, what trains with loss and speed, and the rules
         of other jobs."""
-        self._shares |= {part: part.share() for part, share in self._shares.items() if share < 1}
-        workflow = self.workflow
-        trained = workflow.n_trained + sum(
-            share == 1 for part, share in self._shares.items() if part.is_cell
-        )
-        counts = f"{workflow.study}: {trained} of {workflow.n_cells} cells trained"
-        counts += f", {self._n_done} of {workflow.n_jobs} jobs{self._time_left()}"
+        for part, share in self._shares.items():
+            if share < 1:
+                self._shares[part] = part.share()
+        counts = f"{self.workflow.study}: {self._trained()} trained"
+        counts += f", {self._n_done} of {self.workflow.n_jobs} jobs{self._time_left()}"
         # A job trains its cells one after the other: the first that has not ended.
-        open_parts = [
-            [part for part in parts if self._shares[part] < 1][:1]
-            for _, parts in self._running.values()
-        ]
-        rows = [(part.label, last_row(part.history)) for first in open_parts for part in first]
-        said = [
-            f"{label}: loss {row['loss']:.3f}" if row else f"{label} starts"
-            for label, row in rows[:_SHOWN_RUNS]
-        ]
-        said += [f"{len(rows) - _SHOWN_RUNS} more"] if len(rows) > _SHOWN_RUNS else []
-        speed = sum(row.get("tokens_per_second") or 0 for _, row in rows)
-        said += [f"{readable_count(round(speed))} tokens/s"] if speed else []
-        rules = Counter(
-            rule
-            for first, (rule, _) in zip(open_parts, self._running.values(), strict=True)
-            if not first
-        )
-        others = [f"{count} {rule}" if count > 1 else rule for rule, count in rules.items()]
-        return " | ".join(filter(None, (counts, ", ".join(said), ", ".join(others))))
+        trains: list[Part] = []
+        others: Counter[str] = Counter()
+        for rule, parts in self._running.values():
+            open_parts = [part for part in parts if self._shares[part] < 1]
+            trains += open_parts[:1]
+            if not open_parts:
+                others[rule] += 1
+        rules = ", ".join(_times(count, rule) for rule, count in others.items())
+        return " | ".join(filter(None, (counts, _progress(trains), rules)))
+
+    def _trained(self) -> str:
+        """Return how many candidates and cells are trained, each of how many."""
+        ended = Counter(part.kind for part, share in self._shares.items() if share == 1)
+        counts = []
+        for kind in ("candidate", "cell"):
+            if total := self.workflow.total.get(kind, 0):
+                n_trained = self.workflow.trained.get(kind, 0) + ended[kind]
+                counts.append(f"{n_trained} of {total} {kind}s")
+        return " and ".join(counts)
 
     def _time_left(self) -> str:
-        """Return how long training takes at its speed in this run; empty while that is unknown, and
-        at its end."""
+        """Return how long training takes at its speed in this run.
+
+        The text is empty at the end of training, and while the start of a job is so much of the
+        time that it would be taken for slowness: until a job has ended, or ten times as long as the
+        start took.
+        """
         flops = sum(part.flops * share for part, share in self._shares.items())
         if self._start is None or flops <= self._flops_before or flops >= self.workflow.flops:
             return ""
-        seconds = (
-            (self.clock() - self._start)
-            / (flops - self._flops_before)
-            * (self.workflow.flops - flops)
-        )
+        now = self.clock()
+        if self._first_progress is None:
+            self._first_progress = now
+        took = now - self._start
+        if took < _SURE * (self._first_progress - self._start) and not self._has_ended_job:
+            return ""
+        seconds = took / (flops - self._flops_before) * (self.workflow.flops - flops)
         return f", {hours(seconds)} of training left"
+
+
+def _times(count: int, rule: str) -> str:
+    return f"{count} {rule}" if count > 1 else rule
+
+
+def _progress(parts: list[Part]) -> str:
+    """Return the losses of two of the parts that are being trained, and the speed of all."""
+    rows = [last_row(part.history) for part in parts]
+    said = []
+    for part, row in zip(parts[:_SHOWN_RUNS], rows[:_SHOWN_RUNS], strict=True):
+        said.append(f"{part.label}: loss {row['loss']:.3f}" if row else f"{part.label} starts")
+    if len(parts) > _SHOWN_RUNS:
+        said.append(f"{len(parts) - _SHOWN_RUNS} more")
+    if speed := sum(row.get("tokens_per_second") or 0 for row in rows):
+        said.append(f"{readable_count(round(speed))} tokens/s")
+    return ", ".join(said)
+
+
+def ending(study_dir: Path) -> list[str]:
+    """Return the lines that name what there is of a study at the end of a run."""
+    page = study_dir / "report" / "index.html"
+    lines = [f"Report:  {page}", f"Tables:  {study_dir / 'tables'}/"] if page.exists() else []
+    return lines + [f"MLflow:  {line}" for line in shown_in_mlflow(study_dir)]
 
 
 def describe_failure(
@@ -162,18 +203,26 @@ def describe_failure(
     """Return what is said of a failed job: its rule, what the executor ``said``, ``facts``, the end
     of its logs.
 
-    Facts are such as the job's number on a cluster.
+    Facts are such as the job's number on a cluster. Where the executor has said what happened, the
+    end of a log is shown only if an error is in it.
     """
     job = ", ".join(wildcards)
     lines = [f"Error in rule {rule}" + (f" ({job})" if job else "")]
     lines += [f"  {line}" for line in (said or "").splitlines()]
     lines += [f"  {name}: {value}" for name, value in facts.items()]
     for log in map(Path, logs):
-        text = (
-            log.read_text(encoding="utf-8", errors="replace")
-            if log.is_file()
-            else "(there is none)"
-        )
-        end = text.splitlines()[-_LOG_LINES:] or ["(it is empty)"]
-        lines += [f"  {log} ends with:", *(f"    {line[:_LINE_CHARACTERS]}" for line in end)]
+        end = _end_of(log)
+        # Of a job that its cluster ended, the log ends in the middle of its work.
+        if said and not _ERROR.search("\n".join(end)):
+            lines.append(f"  {log} names no error")
+        else:
+            lines += [f"  {log} ends with:", *(f"    {line}" for line in end)]
     return "\n".join(lines)
+
+
+def _end_of(log: Path) -> list[str]:
+    """Return the last lines of a log, cut to a width, or what is to be said of an empty one."""
+    if not log.is_file():
+        return ["(there is none)"]
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line[:_LINE_CHARACTERS] for line in lines[-_LOG_LINES:]] or ["(it is empty)"]

@@ -43,13 +43,14 @@ def _describe(arguments: argparse.Namespace) -> None:
 def _describe_jobs(plan: "Plan") -> str:
     """Return the table of what jobs ask a cluster for."""
     from coupled_adam_bench.cli.jobs import Jobs
+    from coupled_adam_bench.cli.resources import JobResources
     from embedding_geometry.table import align
 
     title = (
         "What jobs ask a cluster for, before the profile's set-resources and the limits of its"
         " partitions"
     )
-    return "\n".join(["", title, *align(Jobs(plan).asked(), n_left=1), ""])
+    return "\n".join(["", title, *align(JobResources(Jobs(plan)).asked(), n_left=1), ""])
 
 
 def _describe_cells(plan: "Plan") -> str:
@@ -206,6 +207,7 @@ def add_commands(stage: AddCommand) -> None:
         help="memory of a GPU in 10^9 bytes (default: %(default)s)",
     )
     sub = stage("measure", _measure, measuring.DESCRIPTION, plan=False)
+    # Those who measure a model without a study need no plan.
     lists = "what fetch has written, if it is there"
     measuring.add_arguments(sub, default_lists=lists, default_counts="those of the data of a cell")
     sub.add_argument(

@@ -173,10 +173,11 @@ def check_evaluation(study: Study) -> None:
                 f"paths.tasks, paths.hub_mirror: {error.filename} cannot be read: {error.strerror}"
             )
     if problems:
-        raise ValueError(
-            f"evaluation: {len(problems)} problem(s)\n"
-            + "\n".join(f"  {line}" for line in problems)
+        problems.append(
+            "to measure without word lists, set word_similarity: []; without tasks, downstream:"
+            " {tasks: []}"
         )
+        raise ValueError("\n  ".join(["evaluation: something is missing or wrong", *problems]))
 
 
 def _task_problems(study: Study, downstream: Downstream) -> list[str]:

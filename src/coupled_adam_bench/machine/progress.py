@@ -10,6 +10,8 @@ _LINE = (
     "{desc}: {percentage:.1f} %, {n_fmt}/{total_fmt} {unit}, {rate_fmt}, in {elapsed}, {remaining}"
     " left{postfix}"
 )
+_COUNT = "{desc}: {n_fmt} {unit}, {rate_fmt}, in {elapsed}{postfix}"
+"""The line where the total is unknown."""
 
 
 def say(line: str) -> None:
@@ -60,7 +62,8 @@ class Progress(tqdm):  # type: ignore[type-arg]
             "miniters": 1,
         }
         if not stream.isatty():
-            options |= {"file": _Lines(stream), "mininterval": line_seconds, "bar_format": _LINE}
+            form = _COUNT if total is None else _LINE
+            options |= {"file": _Lines(stream), "mininterval": line_seconds, "bar_format": form}
         super().__init__(total=total, unit=unit, desc=description, disable=quiet, **options)
 
     def update(self, n: int, **fields: Any) -> None:  # type: ignore[override]

@@ -19,6 +19,8 @@ REPORTED = "report.done"
 """The marker in the folder of a study that what it shows is made."""
 NOT_IMPORTED = "not_imported"
 """The key of that summary with the reason why a server did not take the import."""
+SHOWN = "shown"
+"""The key of that summary with what to type and the address where MLflow then shows the curves."""
 IMPORTED_FROM = "results"
 """The key of that summary with the folder whose files a database names; a server has copies of its
 own."""
@@ -67,6 +69,15 @@ def not_imported(study_dir: Path) -> str | None:
     except (ValueError, AttributeError):  # there is none, or it is damaged
         return None
     return reason
+
+
+def shown_in_mlflow(study_dir: Path) -> list[str]:
+    """Return what to type and the address to open for a study in MLflow, as its last import noted;
+    nothing if it noted none."""
+    try:
+        return list(read_json(study_dir / IMPORT_SUMMARY).get(SHOWN, []))
+    except (ValueError, AttributeError):  # there is none, or it is damaged
+        return []
 
 
 def is_elsewhere(kept: Path, here: Path) -> bool:

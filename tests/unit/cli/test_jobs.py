@@ -9,6 +9,7 @@ import pytest
 
 from coupled_adam_bench.cli import start
 from coupled_adam_bench.cli.jobs import Jobs, switch
+from coupled_adam_bench.cli.resources import JobResources
 
 
 class Wildcards(SimpleNamespace):
@@ -20,6 +21,11 @@ class Wildcards(SimpleNamespace):
 def jobs(tiny_plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return Jobs(tiny_plan)
+
+
+@pytest.fixture
+def asks(jobs):
+    return JobResources(jobs)
 
 
 def test_each_cell_is_trained_and_evaluated_by_one_job(jobs):
@@ -68,35 +74,35 @@ class Quoted(str):
         (["kill -9 $$", "exit 0"], 0),
     ],
 )
-def test_memory_grows_where_a_job_was_killed_without_a_word(ends, growth, jobs, tmp_path):
+def test_memory_grows_where_a_job_was_killed_without_a_word(ends, growth, jobs, asks, tmp_path):
     wildcards = Wildcards(job=next(iter(jobs.training)), batch=next(iter(jobs.evaluation)))
     run_killed(jobs, wildcards, tmp_path, ends)
-    memory = jobs.memory("evaluate")
+    memory = asks.memory("evaluate")
     first = memory(wildcards, 1, "rule")
     assert memory(wildcards, len(ends) + 1, "rule") == (1 + growth) * first
-    training = jobs.memory("train")
+    training = asks.memory("train")
     assert training(wildcards, len(ends) + 1, "rule") == round(
         1.5**growth * training(wildcards, 1, "rule")
     )
     assert memory(wildcards, len(ends) + 1, "another_rule") == first
 
 
-def test_no_job_asks_for_more_time_than_its_partition_gives(jobs):
+def test_no_job_asks_for_more_time_than_its_partition_gives(jobs, asks):
     wildcards = Wildcards(batch=next(iter(jobs.evaluation)))
-    minutes = jobs.minutes("evaluate")
+    minutes = asks.minutes("evaluate")
     assert [minutes(wildcards, attempt, "test_loss") for attempt in (1, 2, 3, 9)] == [
         240,
         480,
         720,
         720,
     ]
-    jobs.most_minutes["test_loss"] = 300
+    asks.most_minutes["test_loss"] = 300
     assert [minutes(wildcards, attempt, "test_loss") for attempt in (1, 2, 9)] == [240, 300, 300]
     assert minutes(wildcards, 2, "embeddings") == 480
 
 
-def test_the_plan_shows_what_each_rule_asks_for(jobs, tiny_plan):
-    header, *rows = jobs.asked()
+def test_the_plan_shows_what_each_rule_asks_for(jobs, asks, tiny_plan):
+    header, *rows = asks.asked()
     asked = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
     (study,) = tiny_plan.studies.values()
     assert list(asked) == ["prepare", "train_cells", *(stage.name for stage in study.stages)]
@@ -107,8 +113,8 @@ def test_the_plan_shows_what_each_rule_asks_for(jobs, tiny_plan):
         ("train_cells", {"job": next(iter(jobs.training))}),
     ):
         kind = "prepare" if rule == "prepare" else "train"
-        assert asked[rule]["minutes"] == str(jobs.minutes(kind)(wildcards, 1, rule))
-        assert asked[rule]["memory in MB"] == str(jobs.memory(kind)(wildcards, 1, rule))
+        assert asked[rule]["minutes"] == str(asks.minutes(kind)(wildcards, 1, rule))
+        assert asked[rule]["memory in MB"] == str(asks.memory(kind)(wildcards, 1, rule))
 
 
 @pytest.mark.parametrize(

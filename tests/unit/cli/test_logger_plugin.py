@@ -51,8 +51,9 @@ def send(to, event, message="", level=logging.INFO, **facts):
 
 
 def begin(to, n_jobs=2):
+    cells = {"cell": 1}
     workflow = Workflow(
-        "s", 1, 1, n_jobs, 0, Path("results/s/logs"), "all.log", lambda rule, wildcards: []
+        "s", cells, cells, n_jobs, 0, Path("results/s/logs"), "all.log", lambda rule, wildcards: []
     )
     send(to, None, "s: 2 jobs", **{plugin.WORKFLOW: workflow})
 
@@ -76,7 +77,6 @@ def test_in_a_file_there_is_one_line_and_what_matters(monkeypatch, tmp_path):
     stream = io.StringIO()
     to = handler(monkeypatch, stream)
     send(to, None, "Building DAG of jobs...")
-    send(to, None, "Nothing to be done (all requested files are present and up to date).")
     begin(to)
     info(to, 1)
     send(to, LogEvent.SHELLCMD, "python", shellcmd="python")
@@ -91,10 +91,9 @@ def test_in_a_file_there_is_one_line_and_what_matters(monkeypatch, tmp_path):
     send(to, LogEvent.JOB_FINISHED, "Finished", job_id=1)
     to.close()
     lines = stream.getvalue().splitlines()
-    assert lines[1] == "s: 2 jobs, with logs in results/s/logs; all that Snakemake says: all.log"
-    assert lines[2].endswith(" s: 1 of 1 cells trained, 0 of 2 jobs | embeddings")
-    assert [lines[0], *lines[3:]] == [
-        "Nothing to be done (all requested files are present and up to date).",
+    assert lines[0] == "s: 2 jobs, with logs in results/s/logs; all that Snakemake says: all.log"
+    assert lines[1].endswith(" s: 1 of 1 cells trained, 0 of 2 jobs | embeddings")
+    assert lines[2:] == [
         "Error in rule embeddings (b)",
         f"  {log} ends with:",
         "    working",
@@ -117,6 +116,54 @@ def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):
     assert len(stream.getvalue()) - len("\r\x1b[K") == 29
     send(to, None, "a warning", logging.WARNING)
     assert stream.getvalue().endswith("\r\x1b[Ka warning\n")
+
+
+def test_the_end_stands_below_the_line(monkeypatch):
+    stream = Terminal()
+    to = handler(monkeypatch, stream)
+    begin(to)
+    to._draw()
+    stream.truncate(0), stream.seek(0)
+    send(to, None, "Report:  index.html", **{plugin.ENDED: True})
+    to.close()
+    line = "s: 1 of 1 cells trained, 0 of 2 jobs"
+    assert stream.getvalue() == f"\r\x1b[K{line}\nReport:  index.html\nTime:    0 s\n"
+
+
+def test_the_end_is_the_same_where_nothing_was_to_be_done(monkeypatch, tmp_path):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream)
+    page = tmp_path / "report" / "index.html"
+    page.parent.mkdir()
+    page.write_text("")
+    send(to, None, "s: 3 cells", **{plugin.STUDY: tmp_path})
+    send(to, None, plugin.NOTHING_TO_BE_DONE_MSG)
+    to.close()
+    assert stream.getvalue().splitlines() == [
+        plugin.NOTHING_TO_BE_DONE_MSG,
+        f"Report:  {page}",
+        f"Tables:  {tmp_path / 'tables'}/",
+        "Time:    0 s",
+    ]
+
+
+def test_a_dry_run_is_the_plan_and_a_table(monkeypatch, tmp_path):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream, dryrun=True)
+    send(to, None, "s: a title\ncells  3", **{plugin.STUDY: tmp_path})
+    for _ in range(2):
+        send(to, LogEvent.RUN_INFO, "Job stats:\ntotal 1")
+        info(to, 1)
+    send(to, None, "Reasons:\n    many")
+    send(to, None, "This was a dry-run (flag -n).")
+    to.close()
+    assert stream.getvalue().splitlines() == [
+        "s: a title",
+        "cells  3",
+        "Job stats:",
+        "total 1",
+        "To list each job with its files and its reason, add -p.",
+    ]
 
 
 @pytest.mark.fault(
@@ -143,7 +190,7 @@ def test_targets_stand_before_the_study(words, is_taken, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [{"printshellcmds": True}, {"dryrun": True}, {"verbose": True}, {"quiet": {"progress"}}],
+    [{"printshellcmds": True}, {"verbose": True}, {"quiet": {"progress"}}],
 )
 def test_everything_is_printed_where_that_is_asked_for(options, monkeypatch):
     stream = io.StringIO()

@@ -10,6 +10,7 @@ import pytest
 from coupled_adam_bench.cli import queue
 from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.cli.queue import describe_stuck, fit_partitions, queued_jobs, stuck
+from coupled_adam_bench.cli.resources import JobResources
 
 
 def queued(
@@ -139,14 +140,19 @@ class Planned:
     says."""
 
     def __init__(
-        self, jobs: Jobs, rule: str, minutes: int, partition: str | None = None, fixed: bool = False
+        self,
+        asked: JobResources,
+        rule: str,
+        minutes: int,
+        partition: str | None = None,
+        fixed: bool = False,
     ) -> None:
-        self._jobs, self._minutes, self._partition, self._fixed = jobs, minutes, partition, fixed
+        self._asked, self._minutes, self._partition, self._fixed = asked, minutes, partition, fixed
         self.rule, self.attempt = SimpleNamespace(name=rule), 1
 
     @property
     def resources(self) -> dict[str, object]:
-        most = math.inf if self._fixed else self._jobs.most_minutes.get(self.rule.name, math.inf)
+        most = math.inf if self._fixed else self._asked.most_minutes.get(self.rule.name, math.inf)
         return {"runtime": min(self._minutes, most), "slurm_partition": self._partition}
 
 
@@ -162,18 +168,18 @@ def test_jobs_ask_for_what_their_partitions_give(tiny_plan, tmp_path, monkeypatc
     monkeypatch.setattr(
         queue, "partition_minutes", lambda: {"": 240, "short": 240, "long": 2880, "quick": 30}
     )
-    jobs = Jobs(tiny_plan)
+    asked = JobResources(Jobs(tiny_plan))
     planned = [
-        Planned(jobs, "prepare", 1440),
-        Planned(jobs, "train_cells", 1440, "long"),
-        Planned(jobs, "test_loss", 240, "short"),
-        Planned(jobs, "downstream", 240, "short"),
-        Planned(jobs, "embeddings", 240, "unknown"),
-        Planned(jobs, "choose", 240, "quick,long"),
-        Planned(jobs, "train_trunk", 600, "short", fixed=True),
+        Planned(asked, "prepare", 1440),
+        Planned(asked, "train_cells", 1440, "long"),
+        Planned(asked, "test_loss", 240, "short"),
+        Planned(asked, "downstream", 240, "short"),
+        Planned(asked, "embeddings", 240, "unknown"),
+        Planned(asked, "choose", 240, "quick,long"),
+        Planned(asked, "train_trunk", 600, "short", fixed=True),
     ]
     groups = {"test_loss": "measure-{batch}", "downstream": "measure-{batch}"}
-    default, short, own = fit_partitions(jobs, planned, groups)
+    default, short, own = fit_partitions(asked, planned, groups)
     assert default.startswith(
         "the default partition ends jobs after 240 minutes: prepare asks for 240 minutes in"
         " place of"

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from coupled_adam_bench.cli.status import Part, Status, Workflow, describe_failure, last_row
+from coupled_adam_bench.cli.status import (
+    Part,
+    Status,
+    Workflow,
+    describe_failure,
+    ending,
+    last_row,
+)
 
 
 def write_row(history: Path, step: int, loss: float = 3.0, **values) -> None:
@@ -27,7 +34,7 @@ def study(tmp_path):
             tmp_path / name / "history.jsonl",
             tmp_path / name / "run.json",
             *of,
-            is_cell=True,
+            "cell",
         )
         for name, of in numbers.items()
     }
@@ -36,7 +43,7 @@ def study(tmp_path):
     def parts_of(rule, wildcards):
         return jobs[wildcards["job"]] if rule == "train_cells" else []
 
-    workflow = Workflow("s", 5, 2, 9, 40, tmp_path, "", parts_of)
+    workflow = Workflow("s", {"cell": 5}, {"cell": 2}, 9, 40, tmp_path, "", parts_of)
     now = [0.0]
     return Status(workflow, clock=lambda: now[0]), parts, now
 
@@ -49,6 +56,10 @@ def test_cells_jobs_and_the_time_that_is_left(study):
     status.end(1, done=True)
     status.begin(2, "train_cells", {"job": "first"})
     assert status.line() == "s: 2 of 5 cells trained, 1 of 9 jobs | cell a starts"
+    now[0] = 3.0
+    write_row(parts["a"].history, 1)
+    # The start took nearly all of these 3 s: its speed would say that 20 min are left.
+    assert "left" not in status.line()
     now[0] = 30.0
     write_row(parts["a"].history, 50, 3.25, tokens_per_second=1234.5)
     # 5 of 40 units of work took 30 s, so the other 35 take 210 s.
@@ -92,17 +103,43 @@ def test_a_resumed_cell_counts_from_where_it_was(study):
     now[0] = 10.0
     assert "left" not in status.line()  # nothing is trained yet in this run
     write_row(parts["c"].history, 85)
-    assert "50 s of training left" in status.line()  # 5 units in 10 s; 15 are done, and 25 left
+    assert "left" not in status.line()  # the start was all of it
+    now[0] = 100.0
+    write_row(parts["c"].history, 97)
+    # 9 units in 100 s; 19 are done, and 21 left.
+    assert "4 min of training left" in status.line()
     status.end(1, done=False)
     status.begin(1, "train_cells", {"job": "second"})  # Snakemake's second attempt
-    assert "50 s of training left" in status.line()
+    assert "4 min of training left" in status.line()
+
+
+def test_the_time_left_is_said_once_a_job_has_ended(study):
+    status, parts, now = study
+    status.begin(1, "train_cells", {"job": "first"})
+    now[0] = 10.0
+    for name in "ab":
+        write_row(parts[name].history, 50)
+    assert "left" not in status.line()
+    for name in "ab":
+        parts[name].record.write_text("")
+    status.end(1, done=True)
+    assert "10 s of training left" in status.line()
+
+
+def test_a_trial_counts_its_candidates(tmp_path):
+    part = Part("a", tmp_path / "h", tmp_path / "r", 0, 10, 1, "candidate")
+    total, trained = {"candidate": 9, "cell": 2}, {"candidate": 3}
+    workflow = Workflow("s", total, trained, 7, 9, tmp_path, "", lambda rule, wildcards: [part])
+    status = Status(workflow, lambda: 0.0)
+    status.begin(1, "train_cells", {})
+    part.record.write_text("")
+    assert status.line().startswith("s: 4 of 9 candidates and 0 of 2 cells trained, 0 of 7 jobs")
 
 
 def test_many_cells_are_two_and_a_number(tmp_path):
-    part = Part("a", tmp_path / "h", tmp_path / "r", 0, 10, 1, is_cell=True)
-    status = Status(
-        Workflow("s", 9, 0, 9, 9, tmp_path, "", lambda rule, wildcards: [part]), lambda: 0.0
-    )
+    part = Part("a", tmp_path / "h", tmp_path / "r", 0, 10, 1, "cell")
+    workflow = Workflow("s", {"cell": 9}, {}, 9, 9, tmp_path, "", lambda rule, wildcards: [part])
+    status = Status(workflow, lambda: 0.0)
     write_row(part.history, 1)
     for job in range(200):
         status.begin(job, "train_cells", {})
@@ -144,3 +181,31 @@ def test_a_failed_job_shows_the_end_of_its_log(tmp_path):
     assert describe_failure("plan", [], [], {}, None) == "Error in rule plan"
     log.write_text("")
     assert describe_failure("a", [], [str(log)], {}, None).endswith("    (it is empty)")
+
+
+@pytest.mark.parametrize(
+    ("end", "shown"),
+    [
+        ("cell a: 40.0 %, loss=3.2", ["  LOG names no error"]),
+        ("error: no such thing", ["  LOG ends with:", "    error: no such thing"]),
+        ("Killed", ["  LOG ends with:", "    Killed"]),
+    ],
+)
+def test_the_log_of_a_cluster_s_job_is_shown_if_an_error_is_in_it(end, shown, tmp_path):
+    log = tmp_path / "a.log"
+    log.write_text(f"{end}\n")
+    said = "SLURM-job '77' failed, SLURM status is: 'TIMEOUT'."
+    lines = describe_failure("train_cells", [], [str(log)], {}, said).splitlines()
+    expected = ["Error in rule train_cells", f"  {said}"]
+    assert lines == expected + [line.replace("LOG", str(log)) for line in shown]
+
+
+def test_the_last_lines_name_what_there_is(tmp_path):
+    assert ending(tmp_path) == []
+    page = tmp_path / "report" / "index.html"
+    page.parent.mkdir()
+    page.write_text("")
+    made = [f"Report:  {page}", f"Tables:  {tmp_path / 'tables'}/"]
+    assert ending(tmp_path) == made
+    (tmp_path / "mlflow.json").write_text('{"shown": ["mlflow ui", "http://here"]}')
+    assert ending(tmp_path) == [*made, "MLflow:  mlflow ui", "MLflow:  http://here"]

@@ -231,7 +231,8 @@ def test_all_problems_at_once(tmp_path):
         )
     message = str(error.value)
     for part in (
-        "evaluation: 7 problem(s)",
+        "evaluation: something is missing or wrong\n  evaluation.word_similarity: 'b'",
+        "without tasks, downstream: {tasks: []}",
         "evaluation.word_similarity: 'b' is named more than once",
         "nowhere.tsv does not exist",
         "broken.tsv:2: rating 'very'",

@@ -34,5 +34,6 @@ def test_a_terminal_gets_a_bar_a_log_file_without_a_total_its_count_and_a_quiet_
         with Progress(total, "step", "train", stream=stream, quiet=stream is quiet) as progress:
             progress.update(10, loss=2.5)
     assert "100%" in terminal.getvalue() and "loss=2.5" in terminal.getvalue()
-    assert "10.0/? step" in log.getvalue()
+    assert "train: 10.0 step, " in log.getvalue()
+    assert "%" not in log.getvalue() and "?" not in log.getvalue().splitlines()[-1]
     assert quiet.getvalue() == ""

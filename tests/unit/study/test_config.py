@@ -450,7 +450,7 @@ def test_numbers_and_names_have_bounds(values, expected):
 
 @pytest.mark.fault(
     "settings",
-    "`columns: [0, 1]` of a word-similarity set, a set without a file, `downstream.tasks: []`",
+    "`columns: [0, 1]` of a word-similarity set, a set without a file, a task without a name",
     "it is refused with the field before the first job; the last one trained everything first",
 )
 @pytest.mark.parametrize(
@@ -468,13 +468,21 @@ def test_numbers_and_names_have_bounds(values, expected):
             {"word_similarity": [{"name": "a", "file": ""}]},
             "word_similarity.0.file: must have at least 1",
         ),
-        ({"downstream": {"tasks": []}}, "downstream.tasks: must have at least one entry"),
         ({"downstream": {"tasks": [""]}}, "downstream.tasks.0: must have at least 1 character"),
     ],
 )
 def test_evaluations_that_cannot_be_made(evaluation, expected):
     (line,) = errors(study(evaluation=evaluation))
     assert line.startswith(f"evaluation.{expected}")
+
+
+@pytest.mark.parametrize("downstream", [None, {"tasks": []}, {"tasks": [], "limit": 3}])
+def test_no_downstream_tasks_is_no_downstream_stage(downstream):
+    of_study = parse_study(study(evaluation={"downstream": downstream}))
+    assert of_study.evaluation.downstream is None
+    assert "downstream" not in {stage.name for stage in of_study.stages}
+    (line,) = errors(study(evaluation={"downstream": {"tasks": [], "limits": 3}}))
+    assert line.startswith("evaluation.downstream.limits: unknown key")
 
 
 def test_all_wrong_settings_are_listed_at_once():

@@ -19,7 +19,9 @@ from coupled_adam_bench.store.files import write_json, write_sealed
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
-from coupled_adam_bench.tracking.importing import CELL, METRICS_PER_REQUEST, import_study, run_name
+from coupled_adam_bench.tracking.described import CELL, run_name
+from coupled_adam_bench.tracking.importing import METRICS_PER_REQUEST, import_study
+from coupled_adam_bench.tracking.view import VIEW, shown_at
 
 pytest.importorskip("mlflow")
 T0 = 1_700_000_000.25
@@ -134,7 +136,7 @@ def study_run_of(uri: str, experiment: str):
 
     client = MlflowClient(tracking_uri=uri)
     experiment_id = client.get_experiment_by_name(experiment).experiment_id
-    (run,) = client.search_runs([experiment_id], "tags.`coupled_adam_bench.parent_of` != ''")
+    (run,) = client.search_runs([experiment_id], "tags.`coupled_adam_bench.whole_study` != ''")
     return client, run
 
 
@@ -177,7 +179,7 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
     assert run.info.run_name == run_name(cell) == f"adamw s1 3.2K {readable_count(cell.n_params)}"
     (data,) = run.inputs.dataset_inputs
     assert (data.dataset.name, data.dataset.digest) == ("s", cell.data_digest)
-    assert run.data.tags["mlflow.parentRunId"] == study_run_of(database, "whole")[1].info.run_id
+    assert "mlflow.parentRunId" not in run.data.tags
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert sorted((point.step, point.value, point.timestamp) for point in history) == [
         (step, 4.0 / step, 1_700_000_000_250 + 1000 * step) for step in range(1, 51)
@@ -228,6 +230,36 @@ def test_the_study_is_a_run_with_its_report(plan, database, tmp_path):
         assert Path(path).read_text() == text
     import_study(plan, database, "study", runs, study_dir)
     assert str(study_run_of(database, "study")[1].to_dictionary()) == str(run.to_dictionary())
+
+
+def test_the_address_opens_on_the_curves_of_the_optimizers(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    write_history(tmp_path / cell.id, range(1, 3))
+    summary = import_study(plan, database, "curves", tmp_path)
+    client, runs = runs_of(database, "curves")
+    found = client.get_experiment_by_name("curves")
+    assert found.tags["mlflow.experimentKind"] == "custom_model_development"
+    first, second = json.loads(found.tags[VIEW])["compareRunCharts"]
+    assert (first["type"], first["metricKey"]) == ("LINE", "train/loss")
+    assert second["metricKey"] == "val/loss"
+    # The curves are means over the runs that have one name without their seeds.
+    group = json.loads(found.tags[VIEW])["groupBy"].split(".")
+    assert group[:2] == ["tag", "average"] and group[2] in runs[cell.id].data.tags
+    assert "train/loss" in runs[cell.id].data.metrics
+    command, address = summary["shown"]
+    assert command == f"mlflow ui --backend-store-uri {database}"
+    assert f"/#/experiments/{found.experiment_id}/runs?" in address
+    key = re.search("viewStateShareKey=(.*)", address)[1]
+    assert f"mlflow.sharedViewState.{key}" == VIEW
+    # A view of another version of this program is replaced.
+    client.set_experiment_tag(found.experiment_id, VIEW, "{}")
+    import_study(plan, database, "curves", tmp_path)
+    assert client.get_experiment_by_name("curves").tags[VIEW] == found.tags[VIEW]
+
+
+def test_the_address_of_a_server_has_no_password():
+    (address,) = shown_at("https://me:secret@host/mlflow/", "7")
+    assert address.startswith("https://me:***@host/mlflow/#/experiments/7/runs?")
 
 
 def models_of(client, experiment: str):

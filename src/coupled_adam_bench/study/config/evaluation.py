@@ -5,7 +5,7 @@ from dataclasses import asdict
 from math import inf
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from coupled_adam_bench.store.markup import latex_escape
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
@@ -104,9 +104,9 @@ class WordSimilaritySet(Settings):
 class Downstream(Settings):
     """Tasks of the lm-evaluation-harness."""
 
-    tasks: Annotated[tuple[Term, ...], Field(min_length=1)] | Literal["synthetic"] = PAPER_TASKS
+    tasks: tuple[Term, ...] | Literal["synthetic"] = PAPER_TASKS
     """Names of tasks of lm-eval or in ``paths.tasks``; ``synthetic``: the tasks of the generated
-    language."""
+    language; ``[]``: none, and the stage does not run."""
     task_versions: Literal["installed", "0.4.3"] = "installed"
     """``installed``: prompts and scores of the installed lm-eval; ``0.4.3``: those of the authors'
     lm-eval [C] for race and truthfulqa_mc2, the two of the paper's tasks that have changed since. A
@@ -166,8 +166,13 @@ class EvaluationSettings(Settings):
     metrics: tuple[OwnMetric, ...] = ()
     """Embedding metrics of the study's own, beside those that every study has."""
     downstream: Downstream | None = Downstream()
-    """Settings of the stage ``downstream``; ``null``: it does not run, as is the default of
-    ``contexts``, whose answers would be those of a bigram."""
+    """Settings of the stage ``downstream``; ``null``, or no tasks: it does not run, as is the
+    default of ``contexts``, whose answers would be those of a bigram."""
+
+    @field_validator("downstream")
+    @classmethod
+    def _without_tasks_there_is_no_stage(cls, downstream: Downstream | None) -> Downstream | None:
+        return downstream if downstream and downstream.tasks else None
 
     @property
     def downstream_of_files(self) -> Downstream | None:

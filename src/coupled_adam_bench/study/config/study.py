@@ -317,7 +317,7 @@ class Study(Settings):
             yield (
                 f"training.seq_len: {self.training.seq_len}, but the answers of the generated tasks"
                 f" have {CONTINUATION_WORDS} words; raise it, or name other"
-                " evaluation.downstream.tasks"
+                " evaluation.downstream.tasks, [] for none"
             )
         if self.data.source.kind == "files" and not self.paths.text:
             yield "paths.text: missing; the source 'files' needs folders, files or globs"

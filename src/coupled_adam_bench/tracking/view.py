@@ -1,0 +1,71 @@
+"""What MLflow shows of a study when its address is opened: the loss curves of its optimizers.
+
+MLflow 3 keeps a view that somebody shares as a tag of the experiment, whose name is in the address
+(``viewStateShareKey``). Its own first view has the metrics in the order of the alphabet, and a bar
+for each that is one number. The keys here are those of its pages (the bundle of MLflow 3.17);
+another MLflow that does not know one shows its own view.
+"""
+
+import json
+from typing import Any
+
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.tracking.described import LOSS, VAL_LOSS, WITHOUT_SEED
+from coupled_adam_bench.tracking.place import is_database, is_own, masked
+
+_NAME = "curves"
+VIEW = f"mlflow.sharedViewState.{_NAME}"
+"""The tag of an experiment with the view."""
+KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""The tag by which MLflow opens an experiment on its runs, and not on pages for language models."""
+
+
+def _curve(metric: str) -> dict[str, Any]:
+    return {
+        "uuid": f"{_NAME}-{metric}",
+        "type": "LINE",
+        "metricSectionId": _NAME,
+        "isGenerated": False,
+        "deleted": False,
+        "runsCountToCompare": 10,
+        "metricKey": metric,
+        "selectedMetricKeys": [metric],
+        "displayName": metric,
+        "xAxisKey": "step",
+        "useGlobalXaxisKey": True,
+        "lineSmoothness": 0,
+        "useGlobalLineSmoothing": True,
+        "range": {"xMin": None, "xMax": None, "yMin": None, "yMax": None},
+    }
+
+
+def curves() -> str:
+    """Return the value of that tag: losses come first, each a mean over seeds."""
+    view = {
+        "compareRunCharts": [_curve(LOSS), _curve(VAL_LOSS)],
+        "compareRunSections": [
+            {
+                "uuid": _NAME,
+                "name": "loss, a mean over seeds",
+                "display": True,
+                "isReordered": True,
+                "deleted": False,
+                "isGenerated": False,
+            }
+        ],
+        "isAccordionReordered": True,
+        "groupBy": f"tag.average.{WITHOUT_SEED}",
+    }
+    return json.dumps(view)
+
+
+def shown_at(uri: str, experiment_id: str) -> list[str]:
+    """Return what to type and the address that then shows the curves; of a server, the address."""
+    page = (
+        f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
+        f"&compareRunsMode=CHART&viewStateShareKey={_NAME}"
+    )
+    if not is_database(uri):
+        return [f"{masked(uri, uri).rstrip('/')}/{page}"]
+    place = f"sqlite:///{paths.MLFLOW_DB}" if is_own(uri) else masked(uri, uri)
+    return [f"mlflow ui --backend-store-uri {place}", f"http://127.0.0.1:5000/{page}"]
