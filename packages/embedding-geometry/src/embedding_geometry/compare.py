@@ -38,7 +38,7 @@ def measure_models(
     to stderr.
 
     ``tokenizer`` is that of the matrices of NumPy among them; ``ValueError`` if there are none.
-    ``known_of`` is that of :func:`measure_model`.
+    ``known_of`` is that of ``measure_model``.
     """
     if tokenizer is not None:
         if not any(name.endswith(NUMPY_ENDING) for name in names):

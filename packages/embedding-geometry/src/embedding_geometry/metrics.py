@@ -71,7 +71,7 @@ def embedding_geometry(
 def embedding_metrics(
     embeddings_VD: Array, unigram_counts: NDArray[np.integer] | None, variant: Isotropy
 ) -> dict[str, float]:
-    """Return the metrics of a matrix by name; see :func:`embedding_geometry`."""
+    """Return the metrics of a matrix by name; see ``embedding_geometry``."""
     return embedding_geometry(embeddings_VD, unigram_counts, variant).metrics
 
 

@@ -104,7 +104,7 @@ def _is_here(url: str) -> bool:
 
 
 def read_url(url: str, minutes: float, most_bytes: int) -> bytes:
-    """Return what a server sends; errors of the hub's client, and those of :func:`bounded`."""
+    """Return what a server sends; errors of the hub's client, and those of ``bounded``."""
     from huggingface_hub import get_session
 
     check_address(url)
@@ -117,7 +117,7 @@ def read_url(url: str, minutes: float, most_bytes: int) -> bytes:
 
 @cache
 def _bound_hub() -> None:
-    """Give the hub's library a client that keeps the bounds of :func:`bounded`; before its version
+    """Give the hub's library a client that keeps the bounds of ``bounded``; before its version
     1 it takes none."""
     try:
         from huggingface_hub import constants, get_session, set_client_factory

@@ -83,7 +83,7 @@ def subword_pairs(
     """Keep the pairs whose two words are made of tokens at all, so that a byte-level tokenizer
     keeps all.
 
-    The arguments are those of :func:`single_token_pairs`.
+    The arguments are those of ``single_token_pairs``.
     """
     pieces = _pieces(pairs, tokenizer, word_level, leading_space)
     return _token_pairs(name, pairs, {word: ids for word, ids in pieces.items() if ids})
@@ -186,7 +186,7 @@ def correlations_of(
     found: dict[str, NDArray[np.float64]], ratings_P: NDArray[np.float64]
 ) -> dict[str, float]:
     """Return the correlations of similarities with ratings by name; see
-    :func:`set_correlations`."""
+    ``set_correlations``."""
     enough = len(ratings_P) >= MIN_PAIRS
     return {
         f"{name}_{kind}": correlation(values_P, ratings_P) if enough else math.nan
