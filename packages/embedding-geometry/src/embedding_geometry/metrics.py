@@ -59,12 +59,12 @@ def embedding_geometry(
     if unigram_counts is not None:
         known["unigram_counts"] = unigram_counts
         known["log_probability_V"] = log_unigram_probability(unigram_counts, len(embeddings_VD))
-    needs = {name: signature(function).parameters.keys() for name, function in METRICS.items()}
-    values = {
-        name: function(**{parameter: known[parameter] for parameter in needs[name]})
-        for name, function in METRICS.items()
-        if needs[name] <= known.keys()
-    }
+    values = {}
+    # A metric is left out where something that it needs, such as the counts, is not known.
+    for name, function in METRICS.items():
+        needs = signature(function).parameters.keys()
+        if needs <= known.keys():
+            values[name] = function(**{parameter: known[parameter] for parameter in needs})
     return Geometry(values, singular_values_K)
 
 

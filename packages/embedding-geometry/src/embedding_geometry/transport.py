@@ -133,14 +133,12 @@ def _bound_hub() -> None:
             """Send a request; ``TimeoutError`` if its answer does not begin in time."""
             timeouts = request.extensions.get("timeout", {})
             # The library asks for lists and information without any timeout.
-            request.extensions["timeout"] = {
-                name: (
-                    constants.HF_HUB_DOWNLOAD_TIMEOUT
-                    if timeouts.get(name) is None
-                    else timeouts[name]
-                )
-                for name in ("connect", "read", "write", "pool")
-            }
+            bounded = dict.fromkeys(
+                ("connect", "read", "write", "pool"), constants.HF_HUB_DOWNLOAD_TIMEOUT
+            )
+            given = {name: seconds for name, seconds in timeouts.items() if name in bounded}
+            bounded |= {name: seconds for name, seconds in given.items() if seconds is not None}
+            request.extensions["timeout"] = bounded
             _bounds.take(0, str(request.url))
             answer = _in_time(
                 lambda: super(BoundedClient, self).send(request, stream=True, **how),
