@@ -9,6 +9,7 @@ TORCH ?=
 STAMP := .venv/.installed
 DEV_STAMP := .venv/.installed-dev
 CUDA_STAMP := .venv-cuda/.installed
+DOCS_STAMP := .venv-docs/.installed
 
 # Recipes and what they start find the virtual environment first.
 VENV := .venv
@@ -18,7 +19,7 @@ SNAKEFILES := Snakefile workflow/Snakefile rules
 PACKAGES := -e packages/coupled-adam -e packages/embedding-geometry
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims check schema reliability rulegraph address clean-venv
+.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims docs check schema reliability rulegraph address clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -66,6 +67,9 @@ registry: $(STAMP)  ## Check all bundles of others' results, and train a cell of
 claims: $(STAMP)  ## Check what README, docs and research/ say of studies, and write claims.json for machines
 	$(RUN) python research/claims.py
 
+docs: $(DOCS_STAMP)  ## Build the site of the pages into site/; python -m http.server -d site shows it
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
 check: lint registry test  ## Run lint, registry and test
 
 schema: $(STAMP)  ## Write the JSON schemas anew, after a change of config/ or of the form of bundles
@@ -87,8 +91,8 @@ address:  ## Set the address of this repository, which pyproject.toml knows: mak
 	@[ -n "$(ADDRESS)" ] || { echo "Say which: make address ADDRESS=https://..." >&2; exit 1; }
 	@old=$$(sed -n 's/^Repository = "\(.*\)"$$/\1/p' pyproject.toml) && sed -i "s|$$old|$(ADDRESS)|g" $(ADDRESSED)
 
-clean-venv:  ## Delete .venv and .venv-cuda
-	rm -rf .venv .venv-cuda
+clean-venv:  ## Delete .venv, .venv-cuda and .venv-docs
+	rm -rf .venv .venv-cuda .venv-docs
 
 # What pip says goes to a log, of which a failure shows the end.
 INSTALL_LOG := .venv/install.log
@@ -127,4 +131,12 @@ $(CUDA_STAMP): $(STAMP)
 	env -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS .venv-cuda/bin/python -m pip install --quiet \
 	  -c .venv-cuda/constraints.txt --upgrade torch $(PACKAGES) -e '.[pipeline,dev]'
 	.venv-cuda/bin/python -c 'import torch; assert torch.version.cuda, f"PyTorch {torch.__version__} is not built for CUDA"'
+	@touch $@
+
+# The site needs no package of the bench, so its tools are installed alone, in seconds.
+$(DOCS_STAMP): pyproject.toml constraints.txt
+	python3 -m venv .venv-docs
+	.venv-docs/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
+	  > .venv-docs/requirements.txt
+	.venv-docs/bin/python -m pip install --quiet -c constraints.txt -r .venv-docs/requirements.txt
 	@touch $@

@@ -3,6 +3,8 @@ machines.
 
     python research/claims.py [--out claims.json]
 
+``claims.schema.json`` is the JSON schema of what is exported.
+
 ``claims.yaml`` names, for each sentence that rests on results, the page, the sentence as it stands
 there, and the lines that it rests on:
 
@@ -32,6 +34,7 @@ line that does not hold ends the check.
 import argparse
 import csv
 import gzip
+import hashlib
 import io
 import itertools
 import json
@@ -218,6 +221,7 @@ def exported(claim: str) -> dict[str, Any]:
     columns = sorted({column for column, _, _ in conditions})
     return {
         "file": path.relative_to(ROOT).as_posix(),
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "select": {
             column: text.split("|") for column, text in wanted.items() if column not in OTHERS
         },

@@ -13,12 +13,14 @@ A comment before a table, <!-- table: demo/tables/table1.md -->, says that its r
 in that file.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import claims
+import jsonschema
 import pytest
 from claims import check, entries, file_of, folded, lines_of, main, prose, read
 
@@ -237,6 +239,10 @@ def test_what_is_claimed_is_exported_for_machines(tmp_path, monkeypatch):
     assert first["select"]
     assert all((ROOT / claim["file"]).is_file() for entry in exported for claim in entry["claims"])
     assert all(claim["found"] for entry in exported for claim in entry["claims"])
+    schema = json.loads((ROOT / "research" / "claims.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(exported, schema, cls=jsonschema.Draft202012Validator)
+    contents = (ROOT / first["file"]).read_bytes()
+    assert first["sha256"] == hashlib.sha256(contents).hexdigest()
 
 
 @pytest.mark.parametrize(

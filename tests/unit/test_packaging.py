@@ -1,6 +1,7 @@
 """The files that an installation starts from agree with each other."""
 
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -71,8 +72,9 @@ def test_every_requirement_is_pinned_within_its_range(group, pins):
 
 def test_what_the_pinned_packages_require_is_pinned_too(pins):
     """Otherwise an installation next year is not the tested one; only PyTorch's own CUDA packages
-    are left to it."""
-    pending = [(r.name, extra) for r in requirements(*GROUPS) for extra in (*r.extras, "")]
+    are left to it. The tools of the site are installed apart, and not here."""
+    groups = GROUPS.keys() - {"docs"}
+    pending = [(r.name, extra) for r in requirements(*groups) for extra in (*r.extras, "")]
     seen = set()
     while pending:
         name, extra = pending.pop()
@@ -360,6 +362,12 @@ def test_the_citation_names_the_version_and_the_paper():
     assert citation["references"][0]["url"] == PROJECT["urls"]["Paper"]
 
 
+def test_a_release_has_one_version_everywhere():
+    zenodo = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
+    versions = {package.__version__ for package in (coupled_adam_bench, coupled_adam)}
+    assert versions == {embedding_geometry.__version__} == {zenodo["version"]}
+
+
 WITHOUT = """
 import runpy
 import sys
@@ -521,3 +529,36 @@ def test_continuous_integration_is_an_executable_script():
     assert os.access(script, os.X_OK)
     if bash := shutil.which("bash"):
         subprocess.run([bash, "-n", str(script)], check=True)
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    """Return the steps of all jobs of a workflow of the code host."""
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_of_the_code_host_takes_actions_by_their_commit(path):
+    """A tag can be moved to other code, a commit cannot."""
+    used = re.findall(r"uses: (\S+)(.*)", path.read_text(encoding="utf-8"))
+    assert used
+    for action, comment in used:
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action), action
+        assert re.fullmatch(r" # v[\d.]+", comment), action
+
+
+def test_the_code_host_runs_what_a_contributor_runs():
+    commands = [step.get("run") for path in WORKFLOWS for step in steps(path)]
+    assert ".ci/run" in commands
+    assert "make docs" in commands
+
+
+def test_the_wheels_of_a_release_are_those_of_all_distributions():
+    commands = [
+        step.get("run", "") for step in steps(ROOT / ".github" / "workflows" / "wheels.yml")
+    ]
+    (built,) = re.findall(r"pip wheel .*--wheel-dir dist (.*)", "\n".join(commands))
+    assert built.split() == [*(folder.as_posix() for folder in PACKAGES), "."]

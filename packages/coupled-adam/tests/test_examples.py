@@ -1,6 +1,7 @@
 """The examples of the README, run as they stand there; all train the same model to the same
 weights."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -174,6 +175,24 @@ def test_lightning(own_clip, tmp_path, expected, monkeypatch):
     assert theirs != code
     exec(code if own_clip else theirs, known)
     assert_trained(known["model"], expected)
+
+
+def test_fine_tuning_prints_the_isotropy_before_and_after(monkeypatch, capsys):
+    path = Path(__file__).parents[1] / "examples" / "finetune.py"
+    spec = importlib.util.spec_from_file_location("finetune", path)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    monkeypatch.setattr(example, "STEPS", 60)
+    monkeypatch.setattr("sys.argv", ["finetune.py"])
+    example.main()
+    said = capsys.readouterr().out
+    before, adamw, coupled = (float(text) for text in re.findall(r"isotropy ([\d.]+)", said))
+    assert adamw < 0.9 < coupled < before
+    # The example's own isotropy is that of the package that measures.
+    geometry = pytest.importorskip("embedding_geometry.isotropy")
+    matrix = torch.randn(200, 8, generator=torch.Generator().manual_seed(0)) + 0.5
+    expected = geometry.isotropy(matrix.double().numpy(), "both_signs")
+    assert example.isotropy(matrix) == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_readme_has_no_other_example():

@@ -27,18 +27,18 @@ class CoupledAdam(torch.optim.Optimizer):
 
     A parameter group with ``coupled=True`` follows the rule below. A group with ``coupled=False``
     is updated as by ``torch.optim.AdamW``. If no group has the key ``coupled``, all are coupled; if
-    some have it, a group without it is not. :func:`coupled_param_groups` splits a model into such
+    some have it, a group without it is not. ``coupled_param_groups`` splits a model into such
     groups.
 
-    For an embedding matrix :math:`E` with ``vocab_size`` rows :math:`i` and gradient rows
-    :math:`g_i`::
+    For an embedding matrix ``E`` with ``vocab_size`` rows ``i`` and gradient rows
+    ``g_i``:
 
         m_i   <- beta1 m_i + (1 - beta1) g_i
         nu    <- beta2 nu  + (1 - beta2) mean_i(g_i^2)                 nu: one number per column
         E_i   <- (1 - lr weight_decay) E_i
                  - lr m_i / (1 - beta1^t) / (sqrt(scale nu / (1 - beta2^t)) + eps)
 
-    The paper averages the moving averages :math:`\hat v_i`. Averaging is linear, so averaging the
+    The paper averages the moving averages ``\hat v_i``. Averaging is linear, so averaging the
     squared gradients first gives the same numbers and needs a state of ``d_model`` numbers instead
     of ``vocab_size x d_model``. The state is ``step``, ``exp_avg`` (shaped as the parameter) and
     ``exp_avg_sq`` (without ``coupled_dim``, float32 or better).
@@ -165,7 +165,7 @@ class CoupledAdam(torch.optim.Optimizer):
         """Clip the joint 2-norm of the gradients of ``parameters`` and of this optimizer; return
         the unclipped norm.
 
-        Call it once, right before the step, in place of :func:`torch.nn.utils.clip_grad_norm_`,
+        Call it once, right before the step, in place of ``torch.nn.utils.clip_grad_norm_``,
         with all parameters that are clipped together, such as ``model.parameters()``. The column
         sums that the step needs also give the norm, and the step applies the factor to coupled
         parameters, so their gradients are read once and not changed. All other gradients are scaled
@@ -215,7 +215,7 @@ class CoupledAdam(torch.optim.Optimizer):
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop all gradients, and what :meth:`clip_grad_norm_` computed from them."""
+        """Drop all gradients, and what ``clip_grad_norm_`` computed from them."""
         self._clipped = {}
         super().zero_grad(set_to_none)
 

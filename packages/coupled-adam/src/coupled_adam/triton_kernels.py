@@ -125,7 +125,7 @@ def update(
     gain: Scalar,
     keep: Scalar,
 ) -> None:
-    """Apply the update of :mod:`.update` to contiguous matrices; the row is float32 or better."""
+    """Apply the update of ``.update`` to contiguous matrices; the row is float32 or better."""
     n_rows, n_columns = parameter_RC.shape
     grid = (triton.cdiv(n_rows, _BLOCK_ROWS), triton.cdiv(n_columns, _BLOCK_COLUMNS))
     scalars = _vector((beta1, gain, keep), row_C)

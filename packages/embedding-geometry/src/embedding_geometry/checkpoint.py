@@ -60,9 +60,8 @@ def find_matrices(place: Place) -> Matrices:
         wanted = [None, None]
     if wanted[0] is None:
         raise ValueError(f"{place.name}: {type(model).__name__} has no embedding matrix of tokens")
-    embeddings, head = (
-        None if each is None else _located(place, each, loaded, tensor_of) for each in wanted
-    )
+    embeddings = _located(place, wanted[0], loaded, tensor_of)
+    head = None if wanted[1] is None else _located(place, wanted[1], loaded, tensor_of)
     if embeddings is None:
         raise ValueError(
             f"{place.name}: no tensor {wanted[0].parameters[0]} in its safetensors, its input"
@@ -273,6 +272,7 @@ def _loaded_as(model: Any, stored: Iterable[str]) -> dict[str, str | None]:
             "measure: transformers 5 or newer is needed, which can say how it names weights"
         ) from None
 
+    # Renamings give a tensor another name, and converters compute one from several.
     transforms = get_model_conversion_mapping(model)
     converters = [each for each in transforms if isinstance(each, WeightConverter)]
     renamings = [each for each in transforms if not isinstance(each, WeightConverter)]

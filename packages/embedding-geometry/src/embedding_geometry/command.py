@@ -14,7 +14,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser, default_lists: str, default_counts: str) -> None:
-    """Add what :func:`measure` reads; ``default_lists`` and ``default_counts`` say what is taken if
+    """Add what ``measure`` reads; ``default_lists`` and ``default_counts`` say what is taken if
     none are given."""
     what = (
         "the folder of a model, its name on the hub with @REVISION or without, or a matrix in a"

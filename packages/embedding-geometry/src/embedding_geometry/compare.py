@@ -38,7 +38,7 @@ def measure_models(
     to stderr.
 
     ``tokenizer`` is that of the matrices of NumPy among them; ``ValueError`` if there are none.
-    ``known_of`` is that of :func:`measure_model`.
+    ``known_of`` is that of ``measure_model``.
     """
     if tokenizer is not None:
         if not any(name.endswith(NUMPY_ENDING) for name in names):
@@ -64,19 +64,20 @@ def measure_models(
 def add_shared_pairs(models: Sequence[Measured]) -> None:
     """Add to each model the correlations over the pairs that all models keep, for each set and
     their mean."""
-    names = [name for name in models[0].pairs if all(name in model.pairs for model in models)]
-    places = {
-        name: set.intersection(*(set(model.pairs[name][0].places.tolist()) for model in models))
-        for name in names
-    }
+    in_each = [set(model.pairs) for model in models]
+    names = [name for name in models[0].pairs if name in set.intersection(*in_each)]
+    places = {}
+    for name in names:
+        kept_of_each = [set(model.pairs[name][0].places.tolist()) for model in models]
+        places[name] = set.intersection(*kept_of_each)
+    # Each model is measured anew on the pairs that all of them have kept.
     for model in models:
         cosines = []
         for name in names:
             pairs, found = model.pairs[name]
             kept_P = np.isin(pairs.places, list(places[name]))
-            values = correlations_of(
-                {kind: of_pairs[kept_P] for kind, of_pairs in found.items()}, pairs.ratings[kept_P]
-            )
+            found_kept = {kind: of_pairs[kept_P] for kind, of_pairs in found.items()}
+            values = correlations_of(found_kept, pairs.ratings[kept_P])
             model.results += [row(name + SHARED, metric, value) for metric, value in values.items()]
             model.results.append(row(name + SHARED, "n_pairs", len(places[name])))
             cosines.append(values["pearson_cosine"])
@@ -91,21 +92,20 @@ def add_shared_pairs(models: Sequence[Measured]) -> None:
 def table_of(models: Sequence[Measured]) -> str:
     """Return the main numbers of models side by side, with the reasons for what is missing."""
     sets = list(dict.fromkeys(name for model in models for name in model.pairs))
-    lines: list[tuple[str, list[str]]] = [
-        ("architecture", [model.matrices.architecture for model in models]),
-        ("tied", [_TIED[model.matrices.tied] for model in models]),
-        ("rows x width", [_shape(model, EMBEDDINGS) for model in models]),
-        *((f"embeddings {name}", _values(models, EMBEDDINGS, name)) for name in METRICS),
-        ("head rows x width", [_shape(model, HEAD) for model in models]),
-        *((f"head {name}", _values(models, HEAD, name)) for name in METRICS),
-    ]
+    lines = [("architecture", [model.matrices.architecture for model in models])]
+    lines.append(("tied", [_TIED[model.matrices.tied] for model in models]))
+    lines.append(("rows x width", [_shape(model, EMBEDDINGS) for model in models]))
+    lines += [(f"embeddings {name}", _values(models, EMBEDDINGS, name)) for name in METRICS]
+    lines.append(("head rows x width", [_shape(model, HEAD) for model in models]))
+    lines += [(f"head {name}", _values(models, HEAD, name)) for name in METRICS]
     for ending, words in ((UNPADDED, "no padding"), (SEEN, "seen tokens")):
         parts = ("n_rows", "isotropy", "mean_norm_ratio")
         lines += [
             (f"{words}: {name}", _values(models, EMBEDDINGS + ending, name)) for name in parts
         ]
     lines += [(f"{task} isotropy", _values(models, task, "isotropy")) for task in VARIANTS]
-    lines += [(f"{name} pairs", [_kept(model, name) for model in models]) for name in sets]
+    for name in sets:
+        lines.append((f"{name} pairs", [_kept(model, name) for model in models]))
     lines += [(f"{name} pearson_cosine", _values(models, name, "pearson_cosine")) for name in sets]
     lines += [
         (f"r_bar{name}", _values(models, "word_similarity", f"r_bar{name}")) for name in _ENDS
@@ -115,8 +115,9 @@ def table_of(models: Sequence[Measured]) -> str:
         for ending, words in _KINDS
     ]
     lines += [(f"{task} r_bar", _values(models, task, "r_bar")) for task in VARIANTS]
-    shown = [line for line in lines if any(text != _MISSING for text in line[1])]
-    text = align([("", *labels_of(models)), *((name, *texts) for name, texts in shown)], n_left=1)
+    # A line that no model has is left out, and each reason is told once for all that it is of.
+    shown = [(name, *texts) for name, texts in lines if set(texts) != {_MISSING}]
+    text = align([("", *labels_of(models)), *shown], n_left=1)
     notes: dict[str, list[str]] = {}
     for label, model in zip(labels_of(models), models, strict=True):
         for reason in dict.fromkeys(model.undefined):
@@ -134,30 +135,37 @@ def to_json(models: Sequence[Measured]) -> dict[str, Any]:
 
 def details_of(models: Sequence[Measured]) -> dict[str, dict[str, Any]]:
     """Return what a figure shows of each matrix, by its label."""
-    return {
-        label if name == EMBEDDINGS else f"{label} {name}": detail
-        for label, model in zip(labels_of(models), models, strict=True)
-        for name, detail in model.detail.items()
-    }
+    details = {}
+    for label, model in zip(labels_of(models), models, strict=True):
+        for name, detail in model.detail.items():
+            details[label if name == EMBEDDINGS else f"{label} {name}"] = detail
+    return details
 
 
 def labels_of(models: Sequence[Measured]) -> list[str]:
     """Return the shortest end of each model's path that tells all apart, without what all paths end
     in."""
     names = [model.model for model in models]
-    parts = [Path(name).parts or (name,) for name in names]
-    parts = [each[:-1] if len(each) > 1 and each[-1] == _EXPORTED else each for each in parts]
-    while (
-        len(parts) > 1
-        and all(len(each) > 1 for each in parts)
-        and len({each[-1] for each in parts}) == 1
-    ):
+    parts = [_parts_of(name) for name in names]
+    # The last folder tells nothing where it is the same in all paths.
+    while len(parts) > 1 and min(map(len, parts)) > 1 and len(_last_of(parts)) == 1:
         parts = [each[:-1] for each in parts]
     for length in range(1, max(map(len, parts)) + 1):
         ends = ["/".join(each[-length:]) for each in parts]
         if len(set(ends)) == len(ends):
             return ends
     return names
+
+
+def _parts_of(name: str) -> tuple[str, ...]:
+    """Return the parts of a model's path, without the folder that every trained cell has."""
+    parts = Path(name).parts or (name,)
+    return parts[:-1] if len(parts) > 1 and parts[-1] == _EXPORTED else parts
+
+
+def _last_of(parts: Sequence[tuple[str, ...]]) -> set[str]:
+    """Return the different last parts of paths."""
+    return {each[-1] for each in parts}
 
 
 def _shape(model: Measured, matrix: str) -> str:
@@ -174,5 +182,8 @@ def _kept(model: Measured, name: str) -> str:
 
 
 def _values(models: Sequence[Measured], task: str, metric: str) -> list[str]:
-    found = (model.value(task, metric) for model in models)
-    return [_MISSING if value is None or math.isnan(value) else f"{value:.4g}" for value in found]
+    return [_shown(model.value(task, metric)) for model in models]
+
+
+def _shown(value: float | None) -> str:
+    return _MISSING if value is None or math.isnan(value) else f"{value:.4g}"

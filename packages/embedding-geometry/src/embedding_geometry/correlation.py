@@ -44,7 +44,7 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
-    """Return Spearman's correlation, which is :func:`pearson` of the ranks; ties have their mean
+    """Return Spearman's correlation, which is ``pearson`` of the ranks; ties have their mean
     rank."""
     return pearson(_ranks(x), _ranks(y))
 

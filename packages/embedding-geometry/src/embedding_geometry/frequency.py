@@ -83,7 +83,7 @@ def norm_frequency_curve(
     lengths_V: Array, unigram_counts: NDArray[np.integer]
 ) -> dict[str, list[float]]:
     """Return the norms of embeddings against the counts of their tokens, in the bins of
-    :func:`frequency_bins`.
+    ``frequency_bins``.
 
     The lists have an entry for each bin: the geometric mean ``count``, the mean and the standard
     deviation (of the population) of the norms, and ``n_tokens``.

@@ -178,7 +178,7 @@ def isotropy_eig_float32(embeddings_VD: Array) -> float:
     decimals [C].
 
     Each eigenvector has the sign that the solver returns, so another LAPACK may give another value.
-    Apart from rounding, it is never below :func:`isotropy_both_signs`. It is NaN if E^T E is not
+    Apart from rounding, it is never below ``isotropy_both_signs``. It is NaN if E^T E is not
     finite or if all Z overflow.
     """
     with np.errstate(over="ignore", invalid="ignore"):

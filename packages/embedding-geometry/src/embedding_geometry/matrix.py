@@ -75,11 +75,13 @@ def matrix_geometry(
     if unigram_counts is not None:
         detail["norm_frequency"] = norm_frequency_curve(lengths(matrix_VD), unigram_counts)
         unigram_counts = unigram_counts[:n_vocab_known]
+    # The rows beyond the vocabulary are padding and stand for no token.
     if n_vocab_known < len(matrix_VD):
         matrix_VD = matrix_VD[:n_vocab_known]
         unpadded = embedding_geometry(matrix_VD, unigram_counts, variant)
     if n_vocab is not None:
         found[UNPADDED] = (len(matrix_VD), unpadded)
+    # The last part overwrites the matrix, so it comes after all others.
     if unigram_counts is not None:
         seen_V = seen_rows(unigram_counts, len(matrix_VD))
         seen = unpadded

@@ -59,19 +59,19 @@ def embedding_geometry(
     if unigram_counts is not None:
         known["unigram_counts"] = unigram_counts
         known["log_probability_V"] = log_unigram_probability(unigram_counts, len(embeddings_VD))
-    needs = {name: signature(function).parameters.keys() for name, function in METRICS.items()}
-    values = {
-        name: function(**{parameter: known[parameter] for parameter in needs[name]})
-        for name, function in METRICS.items()
-        if needs[name] <= known.keys()
-    }
+    values = {}
+    # A metric is left out where something that it needs, such as the counts, is not known.
+    for name, function in METRICS.items():
+        needs = signature(function).parameters.keys()
+        if needs <= known.keys():
+            values[name] = function(**{parameter: known[parameter] for parameter in needs})
     return Geometry(values, singular_values_K)
 
 
 def embedding_metrics(
     embeddings_VD: Array, unigram_counts: NDArray[np.integer] | None, variant: Isotropy
 ) -> dict[str, float]:
-    """Return the metrics of a matrix by name; see :func:`embedding_geometry`."""
+    """Return the metrics of a matrix by name; see ``embedding_geometry``."""
     return embedding_geometry(embeddings_VD, unigram_counts, variant).metrics
 
 

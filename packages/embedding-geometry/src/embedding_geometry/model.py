@@ -108,12 +108,12 @@ def measure_model(
     """
     if name.endswith(NUMPY_ENDING):
         matrices = Matrices("a matrix alone", NumpyMatrix(Path(name)), None, tied=None)
-        place = (
-            None
-            if given is None
-            else Place(str(given), given if given.is_dir() else given.parent, None)
-        )
-        file, known = _TOKENIZER if given is None or given.is_dir() else given.name, Known()
+        place, file, known = None, _TOKENIZER, Known()
+        # The tokenizer that goes with a matrix is a file, or lies in a folder under its usual name.
+        if given is not None and given.is_dir():
+            place = Place(str(given), given, None)
+        elif given is not None:
+            place, file = Place(str(given), given.parent, None), given.name
     else:
         place = open_place(name)
         matrices, file, known = find_matrices(place), _TOKENIZER, known_of(place.folder)

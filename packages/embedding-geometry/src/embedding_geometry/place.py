@@ -63,6 +63,7 @@ class HubFile:
     def read(self, start: int, length: int) -> bytes:
         """Return ``length`` bytes from ``start`` on; ``ValueError`` if the hub gives other ones or
         none."""
+        # What was read before is kept in a file, since a hub is asked once for the same bytes.
         if (start, length) in self._read:
             self._kept.seek(self._read[start, length])
             return self._kept.read(length)

@@ -48,7 +48,7 @@ def principal_components(embeddings_VD: Array, gram_DD: Array | None = None) -> 
 
 
 def principal_directions(embeddings_VD: Array, gram_DD: Array | None = None) -> Array:
-    """Return the principal directions of a matrix (D, D); see :func:`principal_components`."""
+    """Return the principal directions of a matrix (D, D); see ``principal_components``."""
     return _eigenvectors(gram(embeddings_VD) if gram_DD is None else gram_DD)[1]
 
 

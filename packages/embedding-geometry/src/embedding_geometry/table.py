@@ -6,11 +6,11 @@ from collections.abc import Sequence
 def align(table: Sequence[Sequence[str]], n_left: int = 2) -> list[str]:
     """Return the lines of a table, its first ``n_left`` columns to the left and the others to the
     right."""
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return [
-        "  ".join(
-            f"{cell:<{width}}" if column < n_left else f"{cell:>{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        cells = list(zip(row, widths, strict=True))
+        left = [cell.ljust(width) for cell, width in cells[:n_left]]
+        right = [cell.rjust(width) for cell, width in cells[n_left:]]
+        lines.append("  ".join(left + right).rstrip())
+    return lines

@@ -15,7 +15,7 @@ _BLOCK_CHARACTERS = 2**20
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
-    """Read anybody's ``tokenizer.json`` as :func:`whole_text` leaves it; ``ValueError`` if it
+    """Read anybody's ``tokenizer.json`` as ``whole_text`` leaves it; ``ValueError`` if it
     cannot be read."""
     return _parsed(read_object(file), str(file))
 

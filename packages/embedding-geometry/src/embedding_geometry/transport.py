@@ -104,7 +104,7 @@ def _is_here(url: str) -> bool:
 
 
 def read_url(url: str, minutes: float, most_bytes: int) -> bytes:
-    """Return what a server sends; errors of the hub's client, and those of :func:`bounded`."""
+    """Return what a server sends; errors of the hub's client, and those of ``bounded``."""
     from huggingface_hub import get_session
 
     check_address(url)
@@ -117,7 +117,7 @@ def read_url(url: str, minutes: float, most_bytes: int) -> bytes:
 
 @cache
 def _bound_hub() -> None:
-    """Give the hub's library a client that keeps the bounds of :func:`bounded`; before its version
+    """Give the hub's library a client that keeps the bounds of ``bounded``; before its version
     1 it takes none."""
     try:
         from huggingface_hub import constants, get_session, set_client_factory
@@ -133,14 +133,12 @@ def _bound_hub() -> None:
             """Send a request; ``TimeoutError`` if its answer does not begin in time."""
             timeouts = request.extensions.get("timeout", {})
             # The library asks for lists and information without any timeout.
-            request.extensions["timeout"] = {
-                name: (
-                    constants.HF_HUB_DOWNLOAD_TIMEOUT
-                    if timeouts.get(name) is None
-                    else timeouts[name]
-                )
-                for name in ("connect", "read", "write", "pool")
-            }
+            bounded = dict.fromkeys(
+                ("connect", "read", "write", "pool"), constants.HF_HUB_DOWNLOAD_TIMEOUT
+            )
+            given = {name: seconds for name, seconds in timeouts.items() if name in bounded}
+            bounded |= {name: seconds for name, seconds in given.items() if seconds is not None}
+            request.extensions["timeout"] = bounded
             _bounds.take(0, str(request.url))
             answer = _in_time(
                 lambda: super(BoundedClient, self).send(request, stream=True, **how),

@@ -74,7 +74,8 @@ def read_pairs(path: Path, spec: WordList) -> list[Pair]:
     lines = [
         (number, line) for number, line in enumerate(_lines(path, spec.name), 1) if line.strip()
     ]
-    if lines and len(header := lines[0][1].split()) > max(spec.columns) and _is_header(header):
+    header = lines[0][1].split() if lines else []
+    if len(header) > max(spec.columns) and _is_header(header):
         del lines[0]
     pairs = [_pair(line, f"{path}:{number}", spec) for number, line in lines]
     if not pairs:

@@ -83,7 +83,7 @@ def subword_pairs(
     """Keep the pairs whose two words are made of tokens at all, so that a byte-level tokenizer
     keeps all.
 
-    The arguments are those of :func:`single_token_pairs`.
+    The arguments are those of ``single_token_pairs``.
     """
     pieces = _pieces(pairs, tokenizer, word_level, leading_space)
     return _token_pairs(name, pairs, {word: ids for word, ids in pieces.items() if ids})
@@ -97,13 +97,15 @@ def _pieces(
     words = sorted({word for pair in pairs for word in pair[:2]})
     if word_level:
         ids = {word: tokenizer.token_to_id(word) for word in words}
-        return {word: [] if found is None else [found] for word, found in ids.items()}
+        known = {word: [found] for word, found in ids.items() if found is not None}
+        return {word: known.get(word, []) for word in words}
     unknown = _unknown_id(tokenizer)
     space = " " if leading_space and not _adds_space(tokenizer) else ""
     encodings = tokenizer.encode_batch([space + word for word in words], add_special_tokens=False)
-    return {
-        word: [] if unknown in e.ids else e.ids for word, e in zip(words, encodings, strict=True)
-    }
+    pieces = {}
+    for word, encoding in zip(words, encodings, strict=True):
+        pieces[word] = [] if unknown in encoding.ids else encoding.ids
+    return pieces
 
 
 def _unknown_id(tokenizer: "Tokenizer") -> int | None:
@@ -133,14 +135,17 @@ def _token_pairs(name: str, pairs: Sequence[Pair], pieces: dict[str, list[int]])
     used = sorted({word for pair in kept for word in pair[:2]})
     index = {word: number for number, word in enumerate(used)}
     lengths = [len(pieces[word]) for word in used]
+    tokens = [token for word in used for token in pieces[word]]
+    starts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)[: len(used)]
+    words = [[index[pair.word1], index[pair.word2]] for pair in kept]
+    ratings = [pair.rating for pair in kept]
+    # Without a pair, the arrays are empty and keep their dimensions.
     return TokenPairs(
         name,
-        np.array([token for word in used for token in pieces[word]], dtype=np.int64),
-        np.cumsum([0, *lengths[:-1]], dtype=np.int64)[: len(used)],
-        np.array([[index[pair.word1], index[pair.word2]] for pair in kept], dtype=np.int64).reshape(
-            -1, 2
-        ),
-        np.array([pair.rating for pair in kept], dtype=np.float64),
+        np.array(tokens, dtype=np.int64),
+        starts,
+        np.array(words, dtype=np.int64).reshape(-1, 2),
+        np.array(ratings, dtype=np.float64),
         np.array(places, dtype=np.int64),
         len(pairs),
     )
@@ -186,13 +191,14 @@ def correlations_of(
     found: dict[str, NDArray[np.float64]], ratings_P: NDArray[np.float64]
 ) -> dict[str, float]:
     """Return the correlations of similarities with ratings by name; see
-    :func:`set_correlations`."""
+    ``set_correlations``."""
     enough = len(ratings_P) >= MIN_PAIRS
-    return {
-        f"{name}_{kind}": correlation(values_P, ratings_P) if enough else math.nan
-        for kind, values_P in found.items()
-        for name, (correlation, _) in CORRELATIONS.items()
-    }
+    correlations = {}
+    for kind, values_P in found.items():
+        for name, (correlation, _) in CORRELATIONS.items():
+            value = correlation(values_P, ratings_P) if enough else math.nan
+            correlations[f"{name}_{kind}"] = value
+    return correlations
 
 
 def resampled_correlations(
@@ -251,9 +257,11 @@ def word_similarity_rows(
             ends = {name: value, f"{name}_low": low, f"{name}_high": high}
             rows += [row(pairs.name, metric, number) for metric, number in ends.items()]
         reasons += _reasons(pairs.name, pairs, correlations, "are single tokens")
+    # The mean over the sets is resampled as they are: independently, one draw of each.
     low, high = interval(100 * np.mean(cosines_SB, axis=0)) if sets else (math.nan, math.nan)
     rows.append(row("word_similarity", "r_bar", r_bar(cosines)))
     rows += [row("word_similarity", "r_bar_low", low), row("word_similarity", "r_bar_high", high)]
+    # Words of several pieces are measured apart, so that these numbers stay the paper's.
     cosines = []
     for pairs in subword_sets:
         task, correlations = pairs.name + SUBWORDS, set_correlations(embeddings_VD, pairs)
