@@ -2,7 +2,8 @@
 
 The questions are those of ARR's Responsible NLP Research checklist
 (https://aclrollingreview.org/responsibleNLPresearch/) and of the NeurIPS Paper Checklist
-(https://neurips.cc/public/guides/PaperChecklist), as they stood in November 2026.
+(https://neurips.cc/public/guides/PaperChecklist). ARR's numbers come from its template, those of
+NeurIPS from the template of 2024; compare them with the form that you fill in.
 """
 
 from collections import defaultdict
