@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # a plan is described without pandas
 UNKNOWN = "-"
 _BASIS: dict[Source, str] = {
     "measured": "speeds of ended runs",
+    "proof": "what the proof on a GPU has measured",
     "budget.mfu": "the MFU that budget.mfu gives",
     "estimate": "an estimate",
 }
@@ -52,6 +53,16 @@ def count(value: float) -> str:
     rounded = float(f"{value:.3g}")
     digits = 2 - math.floor(math.log10(abs(rounded)))
     return f"{rounded:,.{max(0, min(digits, 4))}f}"
+
+
+def span(low: float, high: float) -> str:
+    """Return a range in three digits, ``980 to 1,110``, or a number if both ends are the same."""
+    return " to ".join(dict.fromkeys((count(low), count(high))))
+
+
+def _sum_span(ranges: Sequence[tuple[float, float]]) -> str:
+    lows, highs = zip(*ranges, strict=True)
+    return span(sum(lows), sum(highs))
 
 
 def training_table(estimate: Estimate) -> list[list[str]]:
@@ -91,7 +102,7 @@ def _training_row(row: EstimateRow) -> list[str]:
         mfu,
         first.source,
         hours(first.seconds),
-        count(sum(estimate.hours for estimate in row.cells)),
+        _sum_span([estimate.hours_range for estimate in row.cells]),
         str(row.n_done),
         hours(median(row.seconds_taken)) if row.seconds_taken else UNKNOWN,
     ]
@@ -148,9 +159,9 @@ def rental_table(estimate: Estimate) -> list[list[str]]:
             f"{GPUS[rental.gpu].peak_flops / 1e12:.0f} TFLOP/s",
             f"{rental.fitting}"
             + (f", not {', '.join(rental.too_large)}" if rental.too_large else ", all"),
-            count(rental.hours),
+            span(*rental.hours_range),
             f"{rental.price:g} {rental.currency}",
-            f"{count(rental.cost)} {rental.currency}",
+            f"{span(*rental.cost_range)} {rental.currency}",
         ]
         for rental in estimate.rentals
     ]
@@ -174,7 +185,9 @@ def basis(estimate: Estimate) -> str:
     named = " and ".join(_BASIS[source] for source in sources)
     machine = estimate.budget.gpu if estimate.on_gpus else "threads of 40 GFLOP/s"
     measured = "" if list(sources) == ["measured"] else f" for {machine}"
-    never = "; no GPU has measured it" if "estimate" in sources and estimate.on_gpus else ""
+    logs = ""
+    if _is_by_public_logs(estimate):
+        logs = " by public logs of others' code; no GPU has run ours (docs/performance.md)"
     ended = [cell for cell in estimate.cells if cell.run is not None]
     compared = ""
     if ended:
@@ -183,7 +196,7 @@ def basis(estimate: Estimate) -> str:
             for values in zip(*((c.hours_taken, _assumed(c)) for c in ended), strict=True)
         )
         compared = f" The ended runs took {count(taken / assumed)} times what was assumed before."
-    return f"The times rest on {named}{measured}{never}.{compared}"
+    return f"The times rest on {named}{measured}{logs}.{compared}"
 
 
 def _assumed(estimate: CellEstimate) -> float:
@@ -201,7 +214,7 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
         ("cells", f"{len(estimate.cells)}, {done} done"),
         ("tokens", f"{estimate.n_tokens:,}"),
         ("FLOPs", f"{estimate.flops:.2e}"),
-        (unit, f"{count(estimate.hours)}, {count(estimate.hours_left)} of them left"),
+        (unit, _hours_text(estimate)),
     ]
     if done:
         pairs.append((f"{unit} so far", count(estimate.hours_taken)))
@@ -210,12 +223,15 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
             pairs.append(
                 ("energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone")
             )
-    cost, left = estimate.cost(estimate.hours), estimate.cost(estimate.hours_left)
-    if cost is not None and left is not None:
-        price = f"{estimate.budget.price_per_gpu_hour:g} {estimate.budget.currency} an hour"
-        pairs.append(
-            ("cost", f"{count(cost)} {estimate.budget.currency}, {count(left)} left, at {price}")
+    per_hour = estimate.cost(1)
+    if per_hour is not None:
+        currency = estimate.budget.currency
+        cost, left = (
+            span(low * per_hour, high * per_hour)
+            for low, high in (estimate.hours_range, estimate.hours_left_range)
         )
+        price = f"{per_hour:g} {currency} an hour"
+        pairs.append(("cost", f"{cost} {currency}, {left} left, at {price}"))
     elif estimate.on_gpus:
         pairs.append(("cost", "unknown; set budget.price_per_gpu_hour"))
     if estimate.longest[1]:
@@ -258,6 +274,16 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
         )
     )
     return pairs
+
+
+def _hours_text(estimate: Estimate) -> str:
+    basis = " as public logs have it" if _is_by_public_logs(estimate) else ""
+    left = span(*estimate.hours_left_range)
+    return f"{span(*estimate.hours_range)}{basis}, {left} of them left"
+
+
+def _is_by_public_logs(estimate: Estimate) -> bool:
+    return estimate.on_gpus and any(cell.source == "estimate" for cell in estimate.cells)
 
 
 def describe(estimate: Estimate) -> str:
