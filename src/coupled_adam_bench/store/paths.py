@@ -8,7 +8,7 @@ RESULTS = Path("results")
 RUNS = RESULTS / "runs"
 GPU_LEASES = RESULTS / ".gpus"
 """The locks of the GPUs that jobs on this machine use."""
-GPU_SPEED = RESULTS / "gpu_speed.csv"
+GPU_SPEED = RESULTS / "gpu_proof" / "gpu_speed.csv"
 """What the proof on a GPU has measured there, by which ``plan`` estimates time."""
 MLFLOW_DB = RESULTS / "mlflow.db"
 MLFLOW_ARTIFACTS = RESULTS / "mlflow-artifacts"

@@ -165,13 +165,3 @@ def log_line(cell: Cell, source: str, card: str, milliseconds: float, about: str
         "milliseconds": f"{milliseconds:.4g}",
         "about": about,
     }
-
-
-def write_logs(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Write logs to a file, whole."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-    temporary.replace(path)

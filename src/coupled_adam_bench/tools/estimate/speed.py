@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from coupled_adam_bench.machine.gpus import GPUS
-from coupled_adam_bench.store.paths import GPU_SPEED, RunFiles
+from coupled_adam_bench.store.paths import GPU_SPEED, RESULTS, RunFiles
 from coupled_adam_bench.store.runs import FINISHED, read_run
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution
@@ -202,7 +202,7 @@ def read_speeds(cells: Iterable[Cell], runs: Path) -> Speeds:
 
     Beside that folder may be what the proof on a GPU has measured.
     """
-    speeds = Speeds(own=read_logs(runs.parent / GPU_SPEED.name))
+    speeds = Speeds(own=read_logs(runs.parent / GPU_SPEED.relative_to(RESULTS)))
     for cell in cells:
         run = ended_run(runs / cell.id)
         if run is not None:

@@ -1,11 +1,13 @@
 """The estimate of a training step beside what public logs say, and beside the proof's own."""
 
+import importlib
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from coupled_adam_bench.store.paths import GPU_SPEED
+from coupled_adam_bench.store.paths import GPU_SPEED, RESULTS
 from coupled_adam_bench.tools.estimate.public_logs import (
     FROM_NOTES,
     PUBLIC,
@@ -16,11 +18,11 @@ from coupled_adam_bench.tools.estimate.public_logs import (
     public_residual,
     read_logs,
     residual_of,
-    write_logs,
 )
 from coupled_adam_bench.tools.estimate.roofline import step_parts
 from coupled_adam_bench.tools.estimate.speed import estimated_speed, read_speeds
 
+BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 JUDGED = [log for log in public_logs() if log.is_judged]
 OTHERS = [log for log in public_logs() if not log.is_judged]
 
@@ -76,17 +78,20 @@ def test_the_range_of_a_card_that_few_logs_name_is_wider():
     assert (round(others.low, 2), round(others.high, 2)) == (0.71, 1.29)
 
 
-def test_what_the_proof_measured_replaces_the_public_logs_of_its_kind(tmp_path):
+def test_what_the_proof_measured_replaces_the_public_logs_of_its_kind(tmp_path, monkeypatch):
     cell = replace(JUDGED[0].cell, steps=1000)
     execution = cell.study.execution
     before = estimated_speed(cell, execution)
-    path = tmp_path / GPU_SPEED.name
-    seconds = [0.2, 0.25, 0.3]
-    lines = [log_line(cell, "the proof", "NVIDIA H100", 1000 * each, "ours") for each in seconds]
-    write_logs(path, lines)
+    path = tmp_path / GPU_SPEED.relative_to(RESULTS)
+    path.parent.mkdir()
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    proof = importlib.import_module("gpu_proof")
+    seconds = {"small": 0.2, "medium": 0.25, "large": 0.3}
+    for model, each in [("large", 0.5), *seconds.items()]:  # the last of a model counts
+        proof.write_speeds(path, [log_line(cell, "the proof", "NVIDIA H100", 1000 * each, model)])
     speeds = read_speeds([cell], tmp_path / "runs")
     after = speeds.of(cell, execution)
-    assert [log.seconds for log in speeds.own] == pytest.approx(seconds)
+    assert sorted(log.seconds for log in speeds.own) == pytest.approx([*seconds.values()])
     assert after.source == "proof" and before.source == "estimate"
     assert after.spread == pytest.approx((0.2 / 0.25, 0.3 / 0.25))
     factors = before.tokens_per_second / after.tokens_per_second
