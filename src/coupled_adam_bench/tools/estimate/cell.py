@@ -112,6 +112,7 @@ class CellEstimate:
     def to_json(self) -> dict[str, Any]:
         """Return the estimate as a JSON value."""
         cell = self.cell
+        # A run that has ended stands beside the estimate, which it does not change.
         return {
             "cell": cell.id,
             "study": cell.study.name,

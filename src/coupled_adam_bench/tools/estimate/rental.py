@@ -61,7 +61,9 @@ def rentals(
     found = []
     for gpu, price in RENTED.items():
         is_own = gpu == budget.gpu
-        own_price = budget.price_per_gpu_hour if is_own else None
+        currency = "USD"
+        if is_own and budget.price_per_gpu_hour is not None:
+            price, currency = budget.price_per_gpu_hour, budget.currency
         too_large = [cell.model.name for cell in cells if not _fits_on_one(cell, gpu)]
         total = low = high = 0.0
         for part, hours, spread in left:
@@ -79,8 +81,8 @@ def rentals(
                 too_large=tuple(dict.fromkeys(too_large)),
                 hours=total,
                 hours_range=(low, high),
-                price=price if own_price is None else own_price,
-                currency="USD" if own_price is None else budget.currency,
+                price=price,
+                currency=currency,
             )
         )
     return found

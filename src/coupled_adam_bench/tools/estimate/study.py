@@ -202,15 +202,23 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as a JSON value; times are in seconds, memory and disk in bytes."""
-        bins = [size.bytes for size in self.data]
+        # The bins of all data have a size once the size of each is known.
+        sizes = [size.bytes for size in self.data]
+        known = [size for size in sizes if size is not None]
+        bins = sum(known) if len(known) == len(sizes) else None
+        data = [{**asdict(size), "preparing_bytes": size.preparing_bytes} for size in self.data]
+        rented = [{**asdict(rental), "cost": rental.cost} for rental in self.rentals]
+        processor = "GPU" if self.on_gpus else "CPU process"
+        n_done = sum(estimate.run is not None for estimate in self.cells)
+        cells = [estimate.to_json() for estimate in self.cells]
         return {
             "study": self.plan.name,
             "budget": self.budget.model_dump(),
             "n_cells": len(self.cells),
-            "n_done": sum(estimate.run is not None for estimate in self.cells),
+            "n_done": n_done,
             "n_tokens": self.n_tokens,
             "flops": self.flops,
-            "processor": "GPU" if self.on_gpus else "CPU process",
+            "processor": processor,
             "processor_hours": self.hours,
             "processor_hours_range": list(self.hours_range),
             "processor_hours_taken": self.hours_taken,
@@ -220,17 +228,15 @@ class Estimate:
             "cost": self.cost(self.hours),
             "cost_left": self.cost(self.hours_left),
             "wall": {"at_once": self.slots, "seconds": self.wall_seconds},
-            "rented": [{**asdict(rental), "cost": rental.cost} for rental in self.rentals],
+            "rented": rented,
             "longest_cell": {"cell": self.longest[0], "seconds": self.longest[1]},
             "disk": {
-                "data": [
-                    {**asdict(size), "preparing_bytes": size.preparing_bytes} for size in self.data
-                ],
-                "bins": None if None in bins else sum(size for size in bins if size),
+                "data": data,
+                "bins": bins,
                 "checkpoints": self.checkpoint_bytes,
                 "models": self.model_bytes,
             },
-            "cells": [estimate.to_json() for estimate in self.cells],
+            "cells": cells,
         }
 
 
