@@ -101,7 +101,16 @@ def drawn_documents(optimizer: str, seed: int, n_documents: int) -> bytes:
 def write_documents(plan: Plan, runs: Path, n_documents: int) -> None:
     """Write a run and documents for each cell of a plan."""
     for cell, measurements in measured_cells(plan, runs):
-        run = {"cell": cell.id, "status": "completed", "reason": None, "model_sha256": "ab" * 32}
+        run = {
+            "cell": cell.id,
+            "status": "completed",
+            "reason": None,
+            "step": cell.steps,
+            "model_sha256": "ab" * 32,
+            "data_sha256": {},
+            "train": {},
+            "environment": {},
+        }
         write_sealed(runs / cell.id / "run.json", run)
         contents = drawn_documents(cell.optimizer.key, cell.seed, n_documents)
         (measurement,) = (each for each in measurements if each.stage.name == "downstream")
