@@ -1,18 +1,25 @@
-"""Proves on a machine with a GPU, in three parts of at most nine minutes, that what is trained
-there is right and fast.
+"""Proves on a machine with a GPU that what is trained there is right, and records how fast it is.
 
 It needs this repository, PyTorch and the few packages that docs/gpu.md names. Nothing is downloaded
-or installed. Each check runs in a process of its own, which is killed at its time limit. After each
-check the folder has PART.json, the table PART.md, and PART.log with all that the checks print. The
-exit status is 1 if a check has failed or did not run.
+or installed. Each check runs in a process of its own, which is killed at its time limit. The checks
+run in the order of their worth until the minutes are over; the same command goes on with those that
+have not passed.
 
-    python benchmarks/gpu_proof.py --part right --out FOLDER
-    python benchmarks/gpu_proof.py --part fast --out FOLDER --only reference training
+    python benchmarks/gpu_proof.py --minutes 27
+    python benchmarks/gpu_proof.py --part fast --only training profile
+    python benchmarks/gpu_proof.py --references    # on any machine, beforehand
+
+The folder results/gpu_proof then has PART.json, the table PART.md, and PART.log with all that the
+checks print; what ``plan`` reads is in gpu_speed.csv. The first run on a card freezes its speeds in
+frozen.json, and later runs must come near. The exit status is 1 if a check has failed or did not
+run.
 """
 
 import argparse
 import contextlib
+import csv
 import importlib
+import io
 import json
 import os
 import signal
@@ -20,35 +27,37 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, str(Path(__file__).resolve())]
-SECONDS = 540.0
-"""For which a part runs at the longest."""
-# The checks of each part in their order, with their limits in seconds, which add up to the part's.
+MINUTES = 27.0
+"""For which all checks run at the longest."""
+# The checks of each part in the order of their worth, with their limits in seconds.
 CHECKS: dict[str, dict[str, float]] = {
     "right": {
         "kernels": 60,
         "loss": 70,
-        "optimizers": 190,
         "stopping": 110,
-        "deterministic": 50,
         "scoring": 60,
+        "deterministic": 50,
+        "optimizers": 190,
     },
     "fast": {
-        "reference": 190,
         "training": 100,
+        "memory": 120,
         "profile": 60,
         "waits": 40,
         "optimizer": 30,
-        "memory": 120,
+        "reference": 190,
     },
     "large": {"sizes": 300, "evaluation": 90},
 }
-NEEDED = ("torch", "numpy", "yaml", "safetensors", "tqdm", "pydantic", "pynvml")
+OUT = Path("results/gpu_proof")
+REFERENCES, FROZEN, SPEEDS = "references.json", "frozen.json", "gpu_speed.csv"
+PASSED = ("passed", "rehearsed")
+LEAST_TORCH = (2, 9)
 _LEAST_SECONDS = 5.0  # in less time no check can start
 _PATIENCE = 3.0  # a rehearsal has so many times the limits: its machine has no GPU, and other work
 
@@ -58,15 +67,17 @@ def run_check(part: str, name: str, out: Path, rehearse: bool) -> None:
     while it goes on."""
     from gpu_checks.common import set_up
 
-    earlier = json.loads(os.environ.get("GPU_PROOF_ROWS", "{}"))
+    given = json.loads(os.environ.get("GPU_PROOF_GIVEN", "{}"))
+    known, frozen = given.get("known", {}), given.get("frozen", {})
+    references = Path(given["references"]) if "references" in given else None
     check = getattr(importlib.import_module(f"gpu_checks.{part}"), name)
     with (
         out.open("a", encoding="utf-8") as lines,
         tempfile.TemporaryDirectory(prefix="gpu-proof-") as folder,
-        set_up(rehearse, Path(folder), earlier) as at,
+        set_up(rehearse, Path(folder), known, references) as at,
     ):
         for row in check(at):
-            print(json.dumps(row.to_json()), file=lines, flush=True)
+            print(json.dumps(row.beside(frozen).to_json()), file=lines, flush=True)
 
 
 def outcome(
@@ -74,35 +85,22 @@ def outcome(
     name: str,
     limit: float,
     log: Path,
-    known: dict[str, float],
+    given: dict[str, Any],
     rehearse: bool,
     compiled: Path,
 ) -> dict[str, Any]:
     """Run one check in a process of its own, and return what came of it as a JSON value.
 
     Checks of a part share what is ``compiled``, and everything else that they write is deleted
-    after them.
+    after them. ``given`` is what the check is told: numbers of earlier ones, frozen speeds, and the
+    file of references.
     """
     with tempfile.TemporaryDirectory(prefix="gpu-proof-") as folder:
         rows = Path(folder) / "rows"
         rows.touch()
         command = [*COMMAND, "--part", part, "--check", name, "--out", str(rows)]
-        variables = os.environ | {
-            "GPU_PROOF_ROWS": json.dumps(known),
-            "HF_HUB_OFFLINE": "1",
-            "TMPDIR": folder,
-        }
-        variables |= {
-            f"{name}_CACHE_DIR": str(compiled / name) for name in ("TORCHINDUCTOR", "TRITON")
-        }
-        if rehearse:
-            variables["TRITON_INTERPRET"] = "1"
-        places = [
-            str(ROOT / "src"),
-            str(ROOT / "packages/coupled-adam/src"),
-            os.environ.get("PYTHONPATH"),
-        ]
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+        variables = environment(folder, compiled, rehearse)
+        variables["GPU_PROOF_GIVEN"] = json.dumps(given)
         start = time.perf_counter()
         with log.open("a", encoding="utf-8") as output:
             print(f"== {part} {name}", file=output, flush=True)
@@ -144,18 +142,58 @@ def kill_session_of(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def environment(folder: str, compiled: Path, rehearse: bool) -> dict[str, str]:
+    """Return the variables of a check's process: it finds this tree, and writes into ``folder``."""
+    variables = os.environ | {"HF_HUB_OFFLINE": "1", "TMPDIR": folder}
+    for name in ("TORCHINDUCTOR", "TRITON"):
+        variables[f"{name}_CACHE_DIR"] = str(compiled / name)
+    if rehearse:
+        variables["TRITON_INTERPRET"] = "1"
+    packages = [ROOT / "packages" / name / "src" for name in ("coupled-adam", "embedding-geometry")]
+    places = [str(place) for place in (ROOT / "src", *packages, ROOT / "benchmarks")]
+    given = os.environ.get("PYTHONPATH")
+    variables["PYTHONPATH"] = os.pathsep.join([*places, given] if given else places)
+    return variables
+
+
+MACHINE = """
+import importlib, json, platform
+import torch
+for part in ("right", "fast", "large"):
+    importlib.import_module(f"gpu_checks.{part}")
+gpu = torch.cuda.is_available()
+device = torch.cuda.get_device_name(0) if gpu else "no GPU"
+about = {"torch": torch.__version__, "cuda": str(torch.version.cuda)}
+print(json.dumps(about | {"python": platform.python_version(), "device": device}))
+"""
+
+
 def machine() -> dict[str, str]:
     """Return what runs the checks, asked of a process of its own, so that this one holds nothing of
-    the GPU."""
-    code = (
-        "import json, platform, torch; gpu = torch.cuda.is_available();print(json.dumps({'torch':"
-        " torch.__version__, 'cuda': str(torch.version.cuda), 'python': platform.python_version(),"
-        " 'device': torch.cuda.get_device_name(0) if gpu else 'no GPU'}))"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
-    return dict(json.loads(answer.stdout))
+    the GPU.
+
+    That process imports what the checks import. Raises a ``ValueError`` that says what it lacks.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpu-proof-") as folder:
+        answer = subprocess.run(
+            [sys.executable, "-c", MACHINE],
+            env=environment(folder, Path(folder), False),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+    if answer.returncode:
+        last = answer.stderr.strip().splitlines()[-1:] or ["no word"]
+        raise ValueError(
+            f"the checks cannot be imported: {last[0]}; docs/gpu.md says what to bring"
+        )
+    about = dict(json.loads(answer.stdout.splitlines()[-1]))
+    version = tuple(int(number) for number in about["torch"].split("+")[0].split(".")[:2])
+    if version < LEAST_TORCH:
+        least = ".".join(map(str, LEAST_TORCH))
+        raise ValueError(f"PyTorch is {about['torch']}; bring {least} or newer (docs/gpu.md)")
+    return about
 
 
 def table(part: str, report: dict[str, Any]) -> str:
@@ -193,74 +231,167 @@ def write(path: Path, text: str) -> None:
 
 
 def run_part(
-    part: str, out: Path, chosen: list[str], rehearse: bool, seconds: float = SECONDS
+    part: str,
+    out: Path,
+    chosen: list[str],
+    rehearse: bool,
+    seconds: float,
+    again: bool = False,
 ) -> bool:
-    """Run the checks of a part, write what is known after each, and tell whether all have
-    passed."""
-    with tempfile.TemporaryDirectory(prefix="gpu-proof-") as compiled:
-        return _run_part(part, out, chosen, rehearse, seconds, Path(compiled))
+    """Run the checks of a part, write what is known after each, and tell whether all have passed.
 
-
-def _run_part(
-    part: str, out: Path, chosen: list[str], rehearse: bool, seconds: float, compiled: Path
-) -> bool:
+    Those that passed on this machine before are kept, unless they shall run ``again``.
+    """
     begun = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     log = out / f"{part}.log"
-    log.write_text("", encoding="utf-8")
-    checks: dict[str, Any] = {}
-    report = {"part": part, "machine": machine(), "rehearsal": rehearse, "checks": checks}
-    for name in chosen:
-        known = {
-            row["what"]: row["value"]
-            for check in checks.values()
-            for row in check["rows"]
-            if row["value"] is not None
-        }
-        limit = min(
-            CHECKS[part][name] * (_PATIENCE if rehearse else 1),
-            seconds - (time.perf_counter() - begun),
-        )
-        if limit < _LEAST_SECONDS:
-            checks[name] = {
-                "verdict": "not run: no time is left",
-                "seconds": 0.0,
-                "limit": CHECKS[part][name],
-                "rows": [],
-            }
-        else:
-            checks[name] = outcome(part, name, limit, log, known, rehearse, compiled)
-        write(out / f"{part}.json", json.dumps(report, indent=1) + "\n")
-        write(out / f"{part}.md", table(part, report))
-        print(f"{part} {name}: {checks[name]['verdict']}, {checks[name]['seconds']} s", flush=True)
+    about = machine()
+    report: dict[str, Any] = {"part": part, "machine": about, "rehearsal": rehearse}
+    checks = {} if again else kept_checks(out / f"{part}.json", report)
+    report["checks"] = checks
+    with tempfile.TemporaryDirectory(prefix="gpu-proof-") as compiled:
+        for name in chosen:
+            if name in checks:
+                print(f"{part} {name}: passed before", flush=True)
+                continue
+            limit = CHECKS[part][name] * (_PATIENCE if rehearse else 1)
+            left = seconds - (time.perf_counter() - begun)
+            if left < _LEAST_SECONDS:
+                not_run = {"verdict": "not run: no time is left", "seconds": 0.0, "rows": []}
+                checks[name] = not_run | {"limit": CHECKS[part][name]}
+            else:
+                given = {
+                    "known": known_values(checks),
+                    "frozen": frozen_values(out, about["device"]).get(name, {}),
+                    "references": str((out / REFERENCES).resolve()),
+                }
+                checks[name] = outcome(
+                    part, name, min(limit, left), log, given, rehearse, Path(compiled)
+                )
+            # What is known is written after each check, since the next one may end the machine.
+            write(out / f"{part}.json", json.dumps(report, indent=1) + "\n")
+            write(out / f"{part}.md", table(part, report))
+            if not rehearse:
+                freeze(out, about["device"], name, checks[name])
+            verdict, taken = checks[name]["verdict"], checks[name]["seconds"]
+            print(f"{part} {name}: {verdict}, {taken} s", flush=True)
     print(table(part, report))
-    return all(check["verdict"] in ("passed", "rehearsed") for check in checks.values())
+    return all(checks[name]["verdict"] in PASSED for name in chosen)
+
+
+def kept_checks(path: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """Return the checks that passed in an earlier run on the same machine, from its file."""
+    if not path.exists():
+        return {}
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    if any(earlier[key] != value for key, value in report.items()):
+        return {}
+    return {name: each for name, each in earlier["checks"].items() if each["verdict"] in PASSED}
+
+
+def known_values(checks: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers that the checks have found, by what they are of."""
+    rows = [row for check in checks.values() for row in check["rows"]]
+    return {row["what"]: row["value"] for row in rows if row["value"] is not None}
+
+
+def frozen_values(out: Path, device: str) -> dict[str, dict[str, float]]:
+    """Return by check the speeds that the first run on a kind of card has recorded."""
+    path = out / FROZEN
+    if not path.exists():
+        return {}
+    return dict(json.loads(path.read_text(encoding="utf-8")).get(device, {}))
+
+
+def freeze(out: Path, device: str, name: str, check: dict[str, Any]) -> None:
+    """Write what a check has recorded: as the bounds of later runs, and its steps for ``plan``."""
+    if check["verdict"] not in PASSED:
+        return
+    recorded = [row for row in check["rows"] if row.get("is_recorded")]
+    path = out / FROZEN
+    everything = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    of_device = everything.setdefault(device, {})
+    if recorded and name not in of_device:
+        of_device[name] = {row["what"]: row["value"] for row in recorded}
+        write(path, json.dumps(everything, indent=1) + "\n")
+    lines = [row["log"] for row in check["rows"] if row.get("log")]
+    if lines:
+        write_speeds(out / SPEEDS, lines)
+
+
+def write_speeds(path: Path, lines: list[dict[str, Any]]) -> None:
+    """Add lines to the file that ``plan`` reads; each takes the place of that of the same card and
+    model."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            found = {(line["card"], line["about"]): line for line in csv.DictReader(file)}
+    found |= {(line["card"], line["about"]): line for line in lines}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found.values())
+    write(path, text.getvalue())
+
+
+REFERENCE = """
+import sys
+from pathlib import Path
+import torch
+from gpu_checks import common, right
+place, folder = map(Path, sys.argv[1:])
+right.make_references(common.At(torch.device("cpu"), folder, references=place))
+"""
+
+
+def make_references(out: Path) -> None:
+    """Compute on this machine's CPU what ``optimizers`` compares with."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gpu-proof-") as folder:
+        words = [sys.executable, "-c", REFERENCE, str((out / REFERENCES).resolve()), folder]
+        subprocess.run(words, env=environment(folder, Path(folder), False), check=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--part", choices=CHECKS, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the results")
-    parser.add_argument("--only", nargs="+", metavar="CHECK", help="only these checks of the part")
+    parser.add_argument("--part", choices=CHECKS, nargs="+", default=list(CHECKS))
+    parser.add_argument("--out", type=Path, default=OUT, help="the folder of the results")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all checks together")
+    parser.add_argument("--only", nargs="+", metavar="CHECK", help="only these checks")
+    parser.add_argument("--again", action="store_true", help="also what has passed before")
+    parser.add_argument("--references", action="store_true", help="what a CPU can do beforehand")
     parser.add_argument("--check", help=argparse.SUPPRESS)
     parser.add_argument("--rehearse", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    part = arguments.part
     if arguments.check:
-        run_check(part, arguments.check, arguments.out, arguments.rehearse)
+        run_check(arguments.part[0], arguments.check, arguments.out, arguments.rehearse)
         return 0
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        parser.error(f"missing packages: {', '.join(missing)}; docs/gpu.md says what to bring")
-    if unknown := set(arguments.only or ()) - CHECKS[part].keys():
-        parser.error(f"--only: {', '.join(unknown)}; part {part} has {', '.join(CHECKS[part])}")
-    chosen = [name for name in CHECKS[part] if name in (arguments.only or CHECKS[part])]
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # the check that runs is killed then
-    seconds = SECONDS * (_PATIENCE if arguments.rehearse else 1)
-    return 0 if run_part(part, arguments.out, chosen, arguments.rehearse, seconds) else 1
+    if arguments.references:
+        make_references(arguments.out)
+        return 0
+    every = [name for part in arguments.part for name in CHECKS[part]]
+    unknown = set(arguments.only or ()) - set(every)
+    if unknown:
+        parser.error(f"--only: {', '.join(sorted(unknown))}; there are {', '.join(every)}")
+    # The check that runs is killed then.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    minutes = arguments.minutes * (_PATIENCE if arguments.rehearse else 1)
+    end = time.perf_counter() + 60 * minutes
+    passed = True
+    for part in arguments.part:
+        chosen = [name for name in CHECKS[part] if name in (arguments.only or every)]
+        left = end - time.perf_counter()
+        try:
+            passed &= run_part(
+                part, arguments.out, chosen, arguments.rehearse, left, arguments.again
+            )
+        except ValueError as error:
+            parser.error(str(error))
+    if not passed:
+        print("Start the same command again: it goes on with what has not passed.")
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""CPU time and memory of the comparisons of a study with 10,000 cells, and of documents of many
-cells.
+"""CPU time and memory of the report of a study with 10,000 cells, and of one whose cells have many
+documents.
 
     python benchmarks/many_cells.py [--cells 10000] [--document-cells 54] [--documents 60000]
 
-Each stage runs in a process of its own, as the workflow runs it; its peak memory includes Python
+The report is made in a process of its own, as the workflow does. Its peak memory includes Python
 and the libraries. The numbers are drawn, and cells have as many rows in ``results.csv`` as those of
 the demo.
 """
@@ -101,17 +101,30 @@ def drawn_documents(optimizer: str, seed: int, n_documents: int) -> bytes:
 def write_documents(plan: Plan, runs: Path, n_documents: int) -> None:
     """Write a run and documents for each cell of a plan."""
     for cell, measurements in measured_cells(plan, runs):
-        run = {"cell": cell.id, "status": "completed", "reason": None, "model_sha256": "ab" * 32}
+        run = {
+            "cell": cell.id,
+            "status": "completed",
+            "reason": None,
+            "step": cell.steps,
+            "model_sha256": "ab" * 32,
+            "data_sha256": {},
+            "train": {},
+            "environment": {},
+        }
         write_sealed(runs / cell.id / "run.json", run)
         contents = drawn_documents(cell.optimizer.key, cell.seed, n_documents)
         (measurement,) = (each for each in measurements if each.stage.name == "downstream")
         path = measurement.find(cell.id)
+        rows = [
+            {"task": task, "metric": metric, "value": 0.5, "unit": unit}
+            for task, metric, unit in measurement.columns
+        ]
         record = {
             "cell": cell.id,
             "stage": "downstream",
             "status": "ok",
             "reason": None,
-            "results": [],
+            "results": rows,
             "version": measurement.stage.version,
             "settings": measurement.settings,
             "model_sha256": "ab" * 32,
@@ -121,21 +134,25 @@ def write_documents(plan: Plan, runs: Path, n_documents: int) -> None:
         beside(path, DOCUMENTS).write_bytes(contents)
 
 
-def timed(folder: Path, *command: str) -> None:
-    """Run a stage in a process of its own and print its CPU time, which other work does not change,
-    and peak memory."""
+def time_report(folder: Path, name: str, *words: str) -> None:
+    """Make the report in a process of its own, and print its CPU time, which other work does not
+    change, and its peak memory."""
     code = (
-        "import sys, resource; from coupled_adam_bench.cli import main; status ="
-        " main(sys.argv[1:]);"
+        "import sys, resource; from coupled_adam_bench.cli import main;"
+        "status = main(sys.argv[1:]);"
+        "used = resource.getrusage(resource.RUSAGE_SELF);"
+        "print(used.ru_utime + used.ru_stime, used.ru_maxrss); sys.exit(status)"
     )
-    code += "used = resource.getrusage(resource.RUSAGE_SELF);"
-    code += "print(used.ru_utime + used.ru_stime, used.ru_maxrss); sys.exit(status)"
-    start = [sys.executable, "-c", code]
+    command = ["report", "--plan", "results/many/plan.json", "--templates", str(TEMPLATES), *words]
     run = subprocess.run(
-        [*start, *command], cwd=folder, check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, *command],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     seconds, kib = map(float, run.stdout.split()[-2:])
-    print(f"| {command[0]} | {seconds:.1f} | {kib / 1024:.0f} |", flush=True)
+    print(f"| {name} | {seconds:.1f} | {kib / 1024:.0f} |", flush=True)
 
 
 def main() -> None:
@@ -145,34 +162,21 @@ def main() -> None:
     options.add_argument("--document-cells", type=int, default=54)
     options.add_argument("--documents", type=int, default=60_000)
     arguments = options.parse_args()
+    print("| report of | CPU s | MiB |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         folder, study = Path(name), Path(name) / "results" / "many"
         plan = plan_of(arguments.cells)
         write_sealed(study / "plan.json", plan.to_json())
-        write_drawn_results(plan, study / "results.csv")
-        lines = (study / "results.csv").read_text().count("\n") - 1
-        print(
-            f"{len(plan.cells):,} cells, {lines:,} rows of results.csv\n\n| stage | CPU s | MiB"
-            " |\n|---|---|---|"
-        )
-        given = ["--plan", "results/many/plan.json"]
-        results = ["--results", "results/many/results.csv"]
-        timed(folder, "tests", *given, *results, "--out", "results/many/tests.csv")
-        tables = [
-            "--tests",
-            "results/many/tests.csv",
-            "--templates",
-            str(TEMPLATES),
-            "--out",
-            "results/many/tables",
-        ]
-        timed(folder, "tables", *given, *results, *tables)
+        drawn = folder / "drawn.csv"
+        write_drawn_results(plan, drawn)
+        lines = drawn.read_text().count("\n") - 1
+        what = f"{len(plan.cells):,} cells, {lines:,} rows of results.csv"
+        time_report(folder, what, "--results", str(drawn))
         small = plan_of(arguments.document_cells)
         write_sealed(study / "plan.json", small.to_json())
         write_documents(small, folder / "results" / "runs", arguments.documents)
-        print(f"\n{len(small.cells)} cells with {arguments.documents:,} documents each:\n")
-        write_drawn_results(small, study / "results.csv")
-        timed(folder, "statistics", *given, *results, "--out", "results/many")
+        what = f"{len(small.cells)} cells with {arguments.documents:,} documents each"
+        time_report(folder, what, "--partial")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import yaml
 from many_cells import N_SEEDS, plan_of
 
 SNAKEFILE = Path(__file__).parents[1] / "Snakefile"
-REPORTS = ("collect", "tests", "statistics", "tables", "figures", "manifest", "report", "track")
+REPORTS = ("report", "track")
 BARE = """
 CELLS = {cells}
 STAGES = ["test_loss", "embeddings", "downstream"]
@@ -65,8 +65,8 @@ MARKERS = (
 
 
 def bare_snakefile(cells: list[str]) -> str:
-    """Return a Snakefile with a job for each cell and stage; some reports have all markers as
-    inputs, as ours do."""
+    """Return a Snakefile with a job for each cell and stage; the reports have all markers
+    as inputs, as ours do."""
     rules = [BARE.format(cells=cells, last=REPORTS[-1])]
     rules += [STAGE.format(stage=stage) for stage in ("test_loss", "embeddings", "downstream")]
     for report, before in zip(REPORTS, ("", *REPORTS), strict=False):
@@ -74,7 +74,7 @@ def bare_snakefile(cells: list[str]) -> str:
         rules.append(
             REPORT.format(
                 report=report,
-                inputs=", ".join([*inputs, *([] if report == "tests" else [MARKERS])]),
+                inputs=", ".join([*inputs, MARKERS]),
             )
         )
     return "".join(rules)

@@ -6,7 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,16 @@ from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
-from coupled_adam_bench.tools.estimate.speed import step_parts
+from coupled_adam_bench.tools.estimate.public_logs import log_line
+from coupled_adam_bench.tools.estimate.roofline import step_parts
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
 
 VOCAB_SIZE = 50304
 TINY = {"name": "tiny", "n_layer": 2, "n_head": 2, "d_model": 32, "learning_rate": 1e-3}
 TINY_VOCAB = 1024
+SHARE = 0.15
+"""How far a speed or a size may be from that of the first run."""
 _KINDS = ("architecture", "tied", "qk_norm")
 
 
@@ -42,6 +45,18 @@ class Row:
     value: float
     at_most: float | None = None
     at_least: float | None = None
+    is_recorded: bool = False
+    """Whether it is a speed or a size: the first run on a card records it, and later ones must come
+    near."""
+    log: dict[str, Any] | None = None
+    """The line of a step's time for ``plan``."""
+
+    def beside(self, frozen: dict[str, float]) -> "Row":
+        """Return the row with the bounds that follow from what the first run has recorded."""
+        if not self.is_recorded or self.what not in frozen:
+            return self
+        ends = sorted((1 + sign * SHARE) * frozen[self.what] for sign in (-1, 1))
+        return replace(self, at_least=ends[0], at_most=ends[1])
 
     def to_json(self) -> dict[str, Any]:
         """Return the row with its verdict; a number that is not finite is null and within no
@@ -56,9 +71,9 @@ class Row:
 Rows = Iterator[Row]
 
 
-def near(what: str, value: float, share: float) -> Row:
-    """Return a row of a ratio that may be ``share`` away from 1."""
-    return Row(what, value, 1 + share, 1 - share)
+def record(what: str, value: float, **more: Any) -> Row:
+    """Return a row of a speed or a size."""
+    return Row(what, value, is_recorded=True, **more)
 
 
 @dataclass
@@ -69,6 +84,8 @@ class At:
     folder: Path
     rehearsed: bool = False
     known: dict[str, float] = field(default_factory=dict)
+    references: Path | None = None
+    """The file of what a CPU has computed for the comparison."""
 
     @property
     def on_gpu(self) -> bool:
@@ -225,13 +242,23 @@ def graphs() -> int:
 
 
 @contextlib.contextmanager
-def set_up(rehearse: bool, folder: Path, known: dict[str, float]) -> Iterator[At]:
+def set_up(
+    rehearse: bool, folder: Path, known: dict[str, float], references: Path | None = None
+) -> Iterator[At]:
     """Yield where a check runs: the GPU, or in a rehearsal the CPU."""
     if not rehearse:
-        yield At(torch.device("cuda", 0), folder, known=known)
+        yield At(torch.device("cuda", 0), folder, False, known, references)
     else:
         with compiled_by("eager"):
-            yield At(torch.device("cpu"), folder, True, known)
+            yield At(torch.device("cpu"), folder, True, known, references)
+
+
+def step_log(cell: Cell, micro_batch: int, milliseconds: float) -> dict[str, Any]:
+    """Return the line of a step's time for ``plan``, on the card of this process."""
+    execution = cell.study.execution.model_copy(update={"micro_batch_sequences": micro_batch})
+    used = replace(cell, study=cell.study.model_copy(update={"execution": execution}))
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    return log_line(used, "benchmarks/gpu_proof.py", card, milliseconds, cell.model.name)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ RESULTS = Path("results")
 RUNS = RESULTS / "runs"
 GPU_LEASES = RESULTS / ".gpus"
 """The locks of the GPUs that jobs on this machine use."""
+GPU_SPEED = RESULTS / "gpu_proof" / "gpu_speed.csv"
+"""What the proof on a GPU has measured there, by which ``plan`` estimates time."""
 MLFLOW_DB = RESULTS / "mlflow.db"
 MLFLOW_ARTIFACTS = RESULTS / "mlflow-artifacts"
 """The folder with the files of MLflow's runs, of which a database keeps the absolute path."""
@@ -113,6 +115,8 @@ class RunFiles:
         self.history = folder / HISTORY
         """The logged steps, one JSON line each."""
         self.checkpoints = folder / "checkpoints"
+        self.micro_batch = folder / "micro_batch.json"
+        """The size of a micro-batch that did not fit into memory, if that happened."""
         self.model = folder / "model"
         """The folder of the trained model, in the format of transformers."""
         self.weights = self.model / WEIGHTS

@@ -5,7 +5,6 @@ no connection, even if its environment has the names of another launcher.
 """
 
 import contextlib
-import itertools
 import os
 import signal
 import sys
@@ -30,7 +29,6 @@ from coupled_adam_bench.training.stop_requests import RESUME_ME
 
 TOO_LARGE = 71  # EX_OSERR: a micro-batch does not fit into the memory of a process of the group
 HALVED = "training goes on from the last checkpoint, with micro-batches half as large"
-_HALVINGS = "COUPLED_ADAM_BENCH_HALVINGS"  # tells the processes what their launcher has learnt
 _MARGIN_SECONDS = 20  # between the end of the processes and that of their job
 _STALL = timedelta(minutes=30)
 """For which the processes of a group wait for one that does nothing, before torch ends them with an
@@ -50,8 +48,6 @@ class WorkerGroup:
     """CPU process group for small agreements, separate from that of the gradients."""
     saves: dist.ProcessGroup | None = None
     """CPU process group for checkpoints, which are written while training continues."""
-    halvings: int = 0
-    """How often the micro-batch is halved because a larger one did not fit into memory."""
 
     @property
     def is_first(self) -> bool:
@@ -176,8 +172,7 @@ def open_group(device: str) -> Iterator[WorkerGroup]:
         # Votes and the writing of checkpoints run beside the training, so each has a group of its
         # own: collectives of one group must come in the same order in all processes.
         votes, saves = (dist.new_group(backend="gloo", timeout=_STALL) for _ in range(2))
-        halvings = int(os.environ.get(_HALVINGS, "0"))
-        yield WorkerGroup(device_of_rank, rank, size, votes, saves, halvings)
+        yield WorkerGroup(device_of_rank, rank, size, votes, saves)
     finally:
         dist.destroy_process_group()
 
@@ -230,17 +225,12 @@ def launch(processes: int, arguments: Sequence[str], stop_seconds: int = STOP_SE
     operation that another one will never enter.
     """
     seconds = str(stop_seconds - _MARGIN_SECONDS)
-    for halvings in itertools.count():
-        settings = {
-            LAUNCHER: seconds,
-            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": seconds,
-            _HALVINGS: str(halvings),
-        }
-        with environment(settings):
+    settings = {LAUNCHER: seconds, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": seconds}
+    with environment(settings):
+        status = _launch(processes, arguments)
+        while status == TOO_LARGE:
+            say(HALVED)
             status = _launch(processes, arguments)
-        if status != TOO_LARGE:
-            break
-        say(HALVED)
     return status
 
 

@@ -12,7 +12,6 @@ import gc
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -78,7 +77,6 @@ def with_room(name: str, job: Job, group: WorkerGroup) -> int:
                 os._exit(TOO_LARGE)  # at once, since the others may never close their connections
         gc.collect()  # frees the trainer
         say(f"{name}: {HALVED}")
-        group = replace(group, halvings=group.halvings + 1)
 
 
 def train(

@@ -44,6 +44,7 @@ from coupled_adam_bench.training.memory import (
 )
 from coupled_adam_bench.training.monitor import SpikeMonitor
 from coupled_adam_bench.training.optimizer_state import allocate_state, export_state, import_state
+from coupled_adam_bench.training.room import fitting, is_out_of_memory, remember_too_large
 
 
 class MicroBatchError(Exception):
@@ -129,7 +130,7 @@ class Trainer:
         self.state = State()
         self.history = History(RunFiles(run_dir).history)
         self.checkpoints = self._checkpoints(run_dir, cell.id)
-        self.micro_batch_sequences = max(1, self._micro_batch() >> group.halvings)
+        self.micro_batch_sequences = fitting(run_dir, self._micro_batch(), self.device)
 
     def _checkpoints(self, run_dir: Path, cell_id: str) -> Checkpoints:
         identity = {"cell": cell_id, "train_sha256": self.meta.splits["train"].sha256}
@@ -179,13 +180,15 @@ class Trainer:
 
         The loss of the global batch is the mean over the processes; the gradient is already global
         in every process. Raises :class:`MicroBatchError` if memory does not suffice and smaller
-        micro-batches may help. The step may be done in part.
+        micro-batches may help, which the run's folder then remembers. The step may be done in
+        part.
         """
         try:
             return self._train_step(step)
-        except torch.OutOfMemoryError as error:
-            if self.micro_batch_sequences == 1:
+        except RuntimeError as error:
+            if self.micro_batch_sequences == 1 or not is_out_of_memory(error):
                 raise
+            remember_too_large(self.run_dir, self.micro_batch_sequences, self.device)
             raise MicroBatchError(
                 f"no memory for micro-batches of {self.micro_batch_sequences} sequences "
                 f"(execution.micro_batch_sequences): {error}"

@@ -12,15 +12,17 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from forks import python
 from planned import only
 
 from coupled_adam_bench.machine import device
 from coupled_adam_bench.machine.surroundings import LAUNCHER
 from coupled_adam_bench.store.files import read_json
+from coupled_adam_bench.store.paths import RunFiles
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.training import distributed
+from coupled_adam_bench.training import distributed, room
 from coupled_adam_bench.training.checkpoint import CheckpointError, Checkpoints, checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup, open_group
 from coupled_adam_bench.training.jobs import run_jobs, train
@@ -187,12 +189,27 @@ def weights(folder: Path) -> bytes:
     "a micro-batch does not fit into the memory of a GPU",
     "the run goes on from its last checkpoint with micro-batches half as large",
 )
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        dist.DistBackendError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=lambda error: str(error)[:28],
+)
 def test_a_micro_batch_that_does_not_fit_is_halved(
-    tiny_study, tiny_data, tmp_path, monkeypatch, capsys
+    error, tiny_study, tiny_data, tmp_path, monkeypatch, capsys
 ):
+    tried: list[int] = []
+
     def losses(self, inputs_BT, *arguments):
+        tried.append(len(inputs_BT))
         if len(inputs_BT) > fitting:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
         return real(self, inputs_BT, *arguments)
 
     real, fitting = Trainer._losses, 4
@@ -217,8 +234,31 @@ def test_a_micro_batch_that_does_not_fit_is_halved(
         "no memory for micro-batches of 4 sequences (execution.micro_batch_sequences)"
         in capsys.readouterr().err
     )
+    # A job that is queued again begins with what fits, and on another device afresh.
+    assert tried.count(4) == 1
+    (tmp_path / "large" / cell.id / "run.json").unlink()
+    shutil.rmtree(tmp_path / "large" / cell.id / "checkpoints")
+    assert status("large", micro_batch_sequences=None) == 0
+    assert tried.count(4) == 1
     fitting = 0  # not even one
     assert status("none") == 2
+
+
+def test_what_did_not_fit_counts_for_its_size_of_memory_alone(tmp_path, monkeypatch, capsys):
+    device, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    assert room.fitting(tmp_path, 96, device) == 96
+    room.remember_too_large(tmp_path, 48, device)
+    assert [room.fitting(tmp_path, size, device) for size in (96, 48, 47, 1)] == [24, 24, 47, 1]
+    monkeypatch.setattr(room, "_memory", {device: None, gpu: 80e9}.get)
+    assert room.fitting(tmp_path, 96, gpu) == 96
+    RunFiles(tmp_path).micro_batch.write_text("[]")
+    assert room.fitting(tmp_path, 96, device) == 96
+    assert "micro_batch.json cannot be read" in capsys.readouterr().err
+
+
+def test_an_error_that_is_not_of_memory_is_no_halving():
+    assert not room.is_out_of_memory(RuntimeError("CUDA error: device-side assert triggered"))
+    assert not room.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 OUT_OF_MEMORY_ONCE = """

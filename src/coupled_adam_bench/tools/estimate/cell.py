@@ -19,7 +19,8 @@ from coupled_adam_bench.tools.estimate.speed import (
     EndedRun,
     Source,
     Speeds,
-    estimated_tokens_per_second,
+    Spread,
+    estimated_speed,
     train_minutes,
 )
 from coupled_adam_bench.training.memory import (
@@ -72,6 +73,8 @@ class CellEstimate:
     seconds: float
     """Time of the cell's own job without its start, by ``source``."""
     source: Source
+    spread: Spread
+    """Between which shares of ``seconds`` the truth may lie."""
     assumed_seconds: float
     """The same without what runs have measured."""
     run: EndedRun | None
@@ -97,6 +100,11 @@ class CellEstimate:
         return self.seconds * self.processors / 3600
 
     @property
+    def hours_range(self) -> tuple[float, float]:
+        """Between which hours the truth may lie."""
+        return self.spread.low * self.hours, self.spread.high * self.hours
+
+    @property
     def hours_taken(self) -> float:
         """The hours that the ended run took, 0 for one that has not ended."""
         return self.run.seconds * self.run.processes / 3600 if self.run else 0.0
@@ -104,6 +112,7 @@ class CellEstimate:
     def to_json(self) -> dict[str, Any]:
         """Return the estimate as a JSON value."""
         cell = self.cell
+        # A run that has ended stands beside the estimate, which it does not change.
         return {
             "cell": cell.id,
             "study": cell.study.name,
@@ -121,6 +130,7 @@ class CellEstimate:
             "seconds": self.seconds,
             "assumed_seconds": self.assumed_seconds,
             "processor_hours": self.hours,
+            "processor_hours_range": list(self.hours_range),
             "tokens_per_second": self.part.n_tokens / self.seconds,
             "run": asdict(self.run) if self.run else None,
             "processor_hours_taken": self.hours_taken,
@@ -142,12 +152,18 @@ class BranchEstimate:
     part: Cell
     """What the branch's own job trains."""
     seconds: float
+    spread: Spread
     is_trained: bool
 
     @property
     def hours(self) -> float:
         """The hours that all GPUs, or all processes on a CPU, take together."""
         return self.seconds * self.part.study.execution.processes / 3600
+
+    @property
+    def hours_range(self) -> tuple[float, float]:
+        """Between which hours the truth may lie."""
+        return self.spread.low * self.hours, self.spread.high * self.hours
 
 
 @dataclass(frozen=True)
@@ -181,14 +197,16 @@ def estimate_cell(cell: Cell, part: Cell, speeds: Speeds, tunes: bool = False) -
     """Return the estimate of a cell whose own job trains ``part``; it may be one that only
     ``tunes`` others."""
     execution = cell.study.execution
-    speed, source = speeds.tokens_per_second(cell, execution)
+    speed = speeds.of(cell, execution)
+    assumed = estimated_speed(cell, execution, speeds.own)
     sizes = MEMORY_GB if execution.gpus else ()
     return CellEstimate(
         cell=cell,
         part=part,
-        seconds=part.n_tokens / speed,
-        source=source,
-        assumed_seconds=part.n_tokens / estimated_tokens_per_second(cell, execution)[0],
+        seconds=part.n_tokens / speed.tokens_per_second,
+        source=speed.source,
+        spread=speed.spread,
+        assumed_seconds=part.n_tokens / assumed.tokens_per_second,
         run=speeds.runs.get(cell.id),
         memory=memory_of(cell, execution),
         micro_batches={size: largest_micro_batch(cell, execution, size * 1e9) for size in sizes},

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from coupled_adam_bench.machine.gpus import GPUS
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Budget
-from coupled_adam_bench.tools.estimate.speed import estimated_tokens_per_second
+from coupled_adam_bench.tools.estimate.speed import Speed, Spread, estimated_speed
 from coupled_adam_bench.training.memory import largest_micro_batch
 
 # USD for an hour of one GPU without a commitment. The kinds are those on SXM boards, but for the
@@ -31,6 +31,8 @@ class Rental:
     """The models of the other cells."""
     hours: float
     """GPU hours of all cells that are still to train, whatever number of GPUs trains one."""
+    hours_range: tuple[float, float]
+    """Between which hours the truth may lie."""
     price: float
     """The price of an hour."""
     currency: str
@@ -40,28 +42,47 @@ class Rental:
         """The price of all hours."""
         return self.price * self.hours
 
+    @property
+    def cost_range(self) -> tuple[float, float]:
+        """Between which prices the truth may lie."""
+        low, high = self.hours_range
+        return self.price * low, self.price * high
+
 
 def rentals(
-    cells: Sequence[Cell], left: Sequence[tuple[Cell, float]], budget: Budget
+    cells: Sequence[Cell], left: Sequence[tuple[Cell, float, Spread]], budget: Budget
 ) -> list[Rental]:
     """Return what is left takes on each kind of GPU, given by part with its hours on the budget's
-    kind.
+    kind and their spread.
 
     The hours of another kind are in the ratio of what is computed for both. The price of the
     budget's kind is that of the budget, if it has one.
     """
     found = []
     for gpu, price in RENTED.items():
-        own = budget.price_per_gpu_hour if gpu == budget.gpu else None
+        is_own = gpu == budget.gpu
+        currency = "USD"
+        if is_own and budget.price_per_gpu_hour is not None:
+            price, currency = budget.price_per_gpu_hour, budget.currency
         too_large = [cell.model.name for cell in cells if not _fits_on_one(cell, gpu)]
+        total = low = high = 0.0
+        for part, hours, spread in left:
+            there = _speed(_on(part, gpu))
+            hours *= _speed(part).tokens_per_second / there.tokens_per_second
+            # What ended runs have measured is certain on their own kind of GPU alone.
+            used = spread if is_own else there.spread
+            total += hours
+            low += used.low * hours
+            high += used.high * hours
         found.append(
             Rental(
-                gpu,
-                len(cells) - len(too_large),
-                tuple(dict.fromkeys(too_large)),
-                sum(hours * _speed(part) / _speed(_on(part, gpu)) for part, hours in left),
-                price if own is None else own,
-                "USD" if own is None else budget.currency,
+                gpu=gpu,
+                fitting=len(cells) - len(too_large),
+                too_large=tuple(dict.fromkeys(too_large)),
+                hours=total,
+                hours_range=(low, high),
+                price=price,
+                currency=currency,
             )
         )
     return found
@@ -73,8 +94,8 @@ def _on(cell: Cell, gpu: str) -> Cell:
     return replace(cell, study=cell.study.model_copy(update={"budget": budget}))
 
 
-def _speed(cell: Cell) -> float:
-    return estimated_tokens_per_second(cell, cell.study.execution)[0]
+def _speed(cell: Cell) -> Speed:
+    return estimated_speed(cell, cell.study.execution)
 
 
 def _fits_on_one(cell: Cell, gpu: str) -> bool:

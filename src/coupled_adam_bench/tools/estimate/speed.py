@@ -1,44 +1,26 @@
 """Time of training: measured where runs have ended, else computed from FLOPs and bytes.
 
-No GPU has measured the computed times. They are FLOPs at a share of the peak plus bytes at a share
-of the memory bandwidth, without overlap. Communication between GPUs is left out.
+The computed times are those of ``roofline``, times what public logs of others' code took more. Once
+the proof on a GPU has measured our own steps, it is what they took more.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from coupled_adam_bench.machine.gpus import GPUS
-from coupled_adam_bench.store.paths import RunFiles
+from coupled_adam_bench.store.paths import GPU_SPEED, RESULTS, RunFiles
 from coupled_adam_bench.store.runs import FINISHED, read_run
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution
-from coupled_adam_bench.training.memory import local_sequences, memory_of
+from coupled_adam_bench.tools.estimate.public_logs import Log, read_logs, residual_of
+from coupled_adam_bench.tools.estimate.roofline import step_parts
+from coupled_adam_bench.training.memory import local_sequences
 
-# Shares of the peak that we assume; TF32, in which float32 is multiplied, has half the peak of
-# bfloat16.
-_MATMUL_SHARE, _ATTENTION_SHARE, _BANDWIDTH_SHARE, _TF32 = 0.75, 0.5, 0.8, 0.5
-# The following are bytes of memory traffic. Per parameter, AdamW in float32 reads weight, gradient
-# and two moments and writes all but the gradient.
-_OPTIMIZER = 4 * (4 + 3)
-_CLIP = 12  # per parameter: one read for the norm, a read and a write to scale
-_ACCUMULATE = (
-    8 + 6
-)  # per parameter and micro-batch: add to the gradient in float32, cast the weight to bfloat16
-# Per logit, beside what the products read: write it in bfloat16, and then widen it, log-softmax,
-# exponential in place, narrow it; or, compiled, one kernel that reads and writes it.
-_LOGIT = {False: 2 + (2 + 4) + (4 + 4) + (4 + 4) + (4 + 2), True: 2 + (2 + 2)}
-# Per token, layer and unit of width, beside products and attention, with norms and residual in
-# float32 and the rest in bfloat16: norms forward and backward, residual sums and those of
-# gradients, GELU, casts, and the gradients of queries, keys and values put into one matrix.
-_LAYER_PLAIN = (16 + 24) + (20 + 24) + (16 + 24) + 38 + 12
-# Compiled, norms, residual sums and casts are kernels of their own: three forward, and backward
-# each norm with a sum, a cast and the gradient of its weight, and one cast more.
-_LAYER_COMPILED = (6 + 12 + 10) + 2 * (16 + 6) + 6 + (16 + 24) + 12
 CPU_FLOPS_PER_THREAD = 40e9
 """The demo's runs did 37 to 55 GFLOP/s on a thread with AVX2, with nothing else on the machine."""
 # Seconds of a thread for a step of contexts, per logit of the contexts and per token
@@ -50,39 +32,39 @@ SHORTEST_MINUTES, LONGEST_MINUTES = 60, 1440
 often end jobs at a day."""
 START_SECONDS = 120
 """Time until the first step that we assume: imports, data, compilation."""
-_TIME_MARGIN = {"measured": 1.5, "budget.mfu": 2.0, "estimate": 2.0}
+_TIME_MARGIN = {"measured": 1.5, "proof": 1.5, "budget.mfu": 2.0, "estimate": 2.0}
 _GROWTH = 1.5
 
-Source = Literal["measured", "budget.mfu", "estimate"]
+Source = Literal["measured", "proof", "budget.mfu", "estimate"]
+"""What a speed rests on: ended runs, the proof on a GPU, ``budget.mfu``, or a count."""
 
 
-def step_parts(cell: Cell, execution: Execution) -> dict[str, float]:
-    """Return the seconds of one step on the GPUs of the study's budget by what takes them."""
-    model, training, gpu = cell.model, cell.training, GPUS[cell.study.budget.gpu]
-    sequences = local_sequences(cell, execution)
-    tokens = sequences * training.seq_len
-    micro_batches = -(-sequences // memory_of(cell, execution).micro_batch_sequences)
-    peak = gpu.peak_flops * (1 if training.precision == "bf16" else _TF32)
-    attention = 12 * model.n_layer * model.d_model * training.seq_len * tokens
-    products = cell.flops // cell.n_tokens * tokens - attention
-    shards = execution.processes if execution.parallel == "fsdp" else 1
-    bandwidth = gpu.bandwidth * _BANDWIDTH_SHARE
-    layer = _LAYER_COMPILED if execution.compile else _LAYER_PLAIN
-    weights = (_OPTIMIZER + _CLIP) / shards + _ACCUMULATE * micro_batches
-    return {
-        "products": products / (peak * _MATMUL_SHARE),
-        "attention": attention / (peak * _ATTENTION_SHARE),
-        "logits": _LOGIT[execution.compile] * cell.vocab_size * tokens / bandwidth,
-        "layers": layer * model.n_layer * model.d_model * tokens / bandwidth,
-        "weights": weights * cell.n_params / bandwidth,
-    }
+class Spread(NamedTuple):
+    """Between which shares of an estimate the truth may lie."""
+
+    low: float = 1.0
+    high: float = 1.0
 
 
-def estimated_mfu(cell: Cell, execution: Execution) -> float:
-    """Return the model FLOPs utilization that :func:`step_parts` gives: of the peak in bfloat16."""
+class Speed(NamedTuple):
+    """Tokens a second of all processes of a cell, what that rests on, and the spread of the time
+    that follows."""
+
+    tokens_per_second: float
+    source: Source
+    spread: Spread = Spread()
+
+
+def estimated_mfu(cell: Cell, execution: Execution, own: Sequence[Log] = ()) -> float:
+    """Return the model FLOPs utilization to expect, of the peak in bfloat16, by the count of a step
+    and what logs took more.
+
+    ``own`` are logs of our code (see ``public_logs``).
+    """
+    gpu = cell.study.budget.gpu
     tokens = local_sequences(cell, execution) * cell.training.seq_len
-    seconds = sum(step_parts(cell, execution).values())
-    return cell.flops / cell.n_tokens * tokens / seconds / GPUS[cell.study.budget.gpu].peak_flops
+    seconds = sum(step_parts(cell, execution).values()) * residual_of(gpu, own).factor
+    return cell.flops / cell.n_tokens * tokens / seconds / GPUS[gpu].peak_flops
 
 
 def validation_share(cell: Cell, execution: Execution) -> float:
@@ -95,23 +77,26 @@ def validation_share(cell: Cell, execution: Execution) -> float:
     return times * (execution.eval_sequences or batch) / (3 * cell.steps * batch)
 
 
-def estimated_tokens_per_second(cell: Cell, execution: Execution) -> tuple[float, Source]:
-    """Return the tokens/s of all processes of a cell that nobody has measured, and what it rests
-    on.
+def estimated_speed(cell: Cell, execution: Execution, own: Sequence[Log] = ()) -> Speed:
+    """Return the speed of a cell of which no run has ended.
 
-    The time of validation counts; that of the embedding's geometry, seconds in a run of hours, does
-    not.
+    ``own`` are logs of our code (see ``public_logs``). The time of validation counts; that of the
+    embedding's geometry, seconds in a run of hours, does not.
     """
     if cell.model.n_contexts is not None and not execution.gpus:
         logits, tokens = cell.model.n_contexts * cell.vocab_size, cell.n_tokens / cell.steps
-        return tokens / (_CPU_LOGIT * logits + _CPU_TOKEN * tokens), "estimate"
+        return Speed(tokens / (_CPU_LOGIT * logits + _CPU_TOKEN * tokens), "estimate")
     flops = cell.flops / cell.n_tokens * (1 + validation_share(cell, execution))
     if not execution.gpus:
-        return execution.training_threads * CPU_FLOPS_PER_THREAD / flops, "estimate"
-    mfu, budget = cell.study.budget.mfu, cell.study.budget
-    source: Source = "estimate" if mfu is None else "budget.mfu"
-    mfu = estimated_mfu(cell, execution) if mfu is None else mfu
-    return execution.gpus * GPUS[budget.gpu].peak_flops * mfu / flops, source
+        return Speed(execution.training_threads * CPU_FLOPS_PER_THREAD / flops, "estimate")
+    budget = cell.study.budget
+    peak_per_token = execution.gpus * GPUS[budget.gpu].peak_flops / flops
+    if budget.mfu is not None:
+        return Speed(peak_per_token * budget.mfu, "budget.mfu")
+    residual = residual_of(budget.gpu, own)
+    source: Source = "proof" if residual.is_own else "estimate"
+    mfu = estimated_mfu(cell, execution, own)
+    return Speed(peak_per_token * mfu, source, Spread(residual.low, residual.high))
 
 
 def _kind(cell: Cell) -> tuple[Any, ...]:
@@ -186,6 +171,8 @@ class Speeds:
 
     runs: dict[str, EndedRun] = field(default_factory=dict)
     """The ended runs by the ids of their cells."""
+    own: Sequence[Log] = ()
+    """What the proof on a GPU has measured."""
     _by_kind: dict[Any, list[float]] = field(default_factory=lambda: defaultdict(list))
     _mfus: list[float] = field(default_factory=list)
 
@@ -196,27 +183,29 @@ class Speeds:
         if run.mfu is not None:
             self._mfus.append(run.mfu)
 
-    def tokens_per_second(self, cell: Cell, execution: Execution) -> tuple[float, Source]:
-        """Return the tokens/s of all processes of a cell, and what it rests on.
+    def of(self, cell: Cell, execution: Execution) -> Speed:
+        """Return the speed of a cell.
 
         That is the median of ended runs of the same size; else the median MFU of ended runs of
-        other sizes; else what nobody has measured.
+        other sizes; else an estimate.
         """
         if same := self._by_kind.get((execution.gpus > 0, execution.processes, *_kind(cell))):
-            return median(same), "measured"
+            return Speed(median(same), "measured")
         if self._mfus and execution.gpus:
-            peak = GPUS[cell.study.budget.gpu].peak_flops
-            return execution.gpus * peak * median(
-                self._mfus
-            ) * cell.n_tokens / cell.flops, "measured"
-        return estimated_tokens_per_second(cell, execution)
+            flops = execution.gpus * GPUS[cell.study.budget.gpu].peak_flops * median(self._mfus)
+            return Speed(flops * cell.n_tokens / cell.flops, "measured")
+        return estimated_speed(cell, execution, self.own)
 
 
 def read_speeds(cells: Iterable[Cell], runs: Path) -> Speeds:
-    """Return the speeds of those of ``cells`` whose runs, in the folder ``runs``, have ended."""
-    speeds = Speeds()
+    """Return the speeds of those of ``cells`` whose runs, in the folder ``runs``, have ended.
+
+    Beside that folder may be what the proof on a GPU has measured.
+    """
+    speeds = Speeds(own=read_logs(runs.parent / GPU_SPEED.relative_to(RESULTS)))
     for cell in cells:
-        if (run := ended_run(runs / cell.id)) is not None:
+        run = ended_run(runs / cell.id)
+        if run is not None:
             speeds.add(cell, run)
     return speeds
 
@@ -233,7 +222,7 @@ def train_minutes(
         return execution.train_minutes
     seconds = float(START_SECONDS)
     for part in parts:
-        speed, source = speeds.tokens_per_second(part, execution)
-        seconds += _TIME_MARGIN[source] * part.n_tokens / speed
+        speed = speeds.of(part, execution)
+        seconds += _TIME_MARGIN[speed.source] * part.n_tokens / speed.tokens_per_second
     minutes = max(SHORTEST_MINUTES, math.ceil(seconds / 60)) * _GROWTH ** (attempt - 1)
     return math.ceil(min(LONGEST_MINUTES, minutes))

@@ -1,5 +1,6 @@
 """What a whole study takes: time, memory, disk and cost, and what is done."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -64,8 +65,7 @@ class Estimate:
         GPUs."""
         if not self.on_gpus:
             return []
-        left = [(branch.part, branch.hours) for branch in self._branches if not branch.is_trained]
-        left += [(estimate.part, estimate.hours) for estimate in self.cells if estimate.run is None]
+        left = [(each.part, each.hours, each.spread) for each in self._left]
         return rentals([estimate.cell for estimate in self.cells], left, self.budget)
 
     @property
@@ -73,30 +73,45 @@ class Estimate:
         return [branch for branches in self.trunks.values() for branch in branches]
 
     @property
+    def _all(self) -> list[BranchEstimate | CellEstimate]:
+        return [*self._branches, *self.cells]
+
+    @property
+    def _left(self) -> list[BranchEstimate | CellEstimate]:
+        """What is still to train."""
+        branches = [branch for branch in self._branches if not branch.is_trained]
+        cells = [estimate for estimate in self.cells if estimate.run is None]
+        return [*branches, *cells]
+
+    @property
     def n_tokens(self) -> int:
         """Tokens that are trained, what cells share once."""
-        return sum(e.part.n_tokens for e in self.cells) + sum(
-            branch.part.n_tokens for branch in self._branches
-        )
+        return sum(each.part.n_tokens for each in self._all)
 
     @property
     def flops(self) -> int:
         """Model FLOPs of these tokens."""
-        return sum(e.part.flops for e in self.cells) + sum(
-            branch.part.flops for branch in self._branches
-        )
-
-    @property
-    def hours_left(self) -> float:
-        """Hours that all GPUs, or processes on a CPU, still train together."""
-        trunks = sum(branch.hours for branch in self._branches if not branch.is_trained)
-        return trunks + sum(estimate.hours for estimate in self.cells if estimate.run is None)
+        return sum(each.part.flops for each in self._all)
 
     @property
     def hours(self) -> float:
         """Hours of all cells by their estimates, those that are done too."""
-        trunks = sum(branch.hours for branch in self._branches)
-        return trunks + sum(estimate.hours for estimate in self.cells)
+        return sum(each.hours for each in self._all)
+
+    @property
+    def hours_range(self) -> tuple[float, float]:
+        """Between which hours :attr:`hours` may lie."""
+        return _total(self._all)
+
+    @property
+    def hours_left(self) -> float:
+        """Hours that all GPUs, or processes on a CPU, still train together."""
+        return sum(each.hours for each in self._left)
+
+    @property
+    def hours_left_range(self) -> tuple[float, float]:
+        """Between which hours :attr:`hours_left` may lie."""
+        return _total(self._left)
 
     @property
     def hours_taken(self) -> float:
@@ -134,8 +149,8 @@ class Estimate:
         )
 
     def _seconds_left(self, estimate: CellEstimate) -> float:
-        """Return the time until a cell is trained: of its candidates or its trunk before it, and of
-        its own job."""
+        """Return the least time until a cell is trained: of its candidates or its trunk before it,
+        and of its own job."""
         if estimate.run is not None:
             return 0.0
         cell, before = estimate.cell, 0.0
@@ -148,15 +163,15 @@ class Estimate:
             if prefix := trunk.prefixes.get(cell.id):
                 branches = self.trunks[prefix.id]
                 before = sum(
-                    each.seconds
+                    each.spread.low * each.seconds
                     for each in branches
                     if each.step <= prefix.steps and not each.is_trained
                 )
-        return before + estimate.seconds
+        return before + estimate.spread.low * estimate.seconds
 
     @cached_property
     def longest(self) -> tuple[str, float]:
-        """The cell that takes longest, with the time until it is trained, that no number of
+        """The cell that takes longest, with the least time until it is trained, that no number of
         machines shortens."""
         return max(
             ((each.cell.id, self._seconds_left(each)) for each in self.cells), key=itemgetter(1)
@@ -170,7 +185,8 @@ class Estimate:
             if self.on_gpus
             else max(each.cell.study.execution.train_threads for each in self.cells)
         )
-        return max(self.longest[1], 3600 * self.hours_left * per_process / self.slots)
+        hours, _ = self.hours_left_range
+        return max(self.longest[1], 3600 * hours * per_process / self.slots)
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -186,34 +202,50 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as a JSON value; times are in seconds, memory and disk in bytes."""
-        bins = [size.bytes for size in self.data]
+        # The bins of all data have a size once the size of each is known.
+        sizes = [size.bytes for size in self.data]
+        known = [size for size in sizes if size is not None]
+        bins = sum(known) if len(known) == len(sizes) else None
+        data = [{**asdict(size), "preparing_bytes": size.preparing_bytes} for size in self.data]
+        rented = [{**asdict(rental), "cost": rental.cost} for rental in self.rentals]
+        processor = "GPU" if self.on_gpus else "CPU process"
+        n_done = sum(estimate.run is not None for estimate in self.cells)
+        cells = [estimate.to_json() for estimate in self.cells]
         return {
             "study": self.plan.name,
             "budget": self.budget.model_dump(),
             "n_cells": len(self.cells),
-            "n_done": sum(estimate.run is not None for estimate in self.cells),
+            "n_done": n_done,
             "n_tokens": self.n_tokens,
             "flops": self.flops,
-            "processor": "GPU" if self.on_gpus else "CPU process",
+            "processor": processor,
             "processor_hours": self.hours,
+            "processor_hours_range": list(self.hours_range),
             "processor_hours_taken": self.hours_taken,
             "kwh_taken": self.kwh_taken,
             "processor_hours_left": self.hours_left,
+            "processor_hours_left_range": list(self.hours_left_range),
             "cost": self.cost(self.hours),
             "cost_left": self.cost(self.hours_left),
             "wall": {"at_once": self.slots, "seconds": self.wall_seconds},
-            "rented": [{**asdict(rental), "cost": rental.cost} for rental in self.rentals],
+            "rented": rented,
             "longest_cell": {"cell": self.longest[0], "seconds": self.longest[1]},
             "disk": {
-                "data": [
-                    {**asdict(size), "preparing_bytes": size.preparing_bytes} for size in self.data
-                ],
-                "bins": None if None in bins else sum(size for size in bins if size),
+                "data": data,
+                "bins": bins,
                 "checkpoints": self.checkpoint_bytes,
                 "models": self.model_bytes,
             },
-            "cells": [estimate.to_json() for estimate in self.cells],
+            "cells": cells,
         }
+
+
+def _total(estimates: Sequence[BranchEstimate | CellEstimate]) -> tuple[float, float]:
+    """Return between which hours the sum of several estimates may lie: all of them are off in the
+    same direction at the worst."""
+    low = sum(each.hours_range[0] for each in estimates)
+    high = sum(each.hours_range[1] for each in estimates)
+    return low, high
 
 
 def estimate_study(plan: Plan, results: Path = paths.RESULTS) -> Estimate:
@@ -226,9 +258,10 @@ def estimate_study(plan: Plan, results: Path = paths.RESULTS) -> Estimate:
         branches = []
         for step in trunk.branches:
             part = trunk_part(trunk, step)
-            speed, _ = speeds.tokens_per_second(part, part.study.execution)
+            speed = speeds.of(part, part.study.execution)
+            seconds = part.n_tokens / speed.tokens_per_second
             is_trained = paths.branch_file(name, step, results).is_file()
-            branches.append(BranchEstimate(step, part, part.n_tokens / speed, is_trained))
+            branches.append(BranchEstimate(step, part, seconds, speed.spread, is_trained))
         trunks[name] = tuple(branches)
     sizes: dict[str, DataSize] = {}
     for study in plan.studies.values():

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from coupled_adam_bench.machine.gpus import GPUS
 from coupled_adam_bench.page.blocks import Block, Cell, Fold, Grid, Terms, Text, listed
 from coupled_adam_bench.tools.estimate.cell import CellEstimate, EstimateRow
-from coupled_adam_bench.tools.estimate.rental import MEMORY_GB, PRICES_OF
+from coupled_adam_bench.tools.estimate.rental import MEMORY_GB, PRICES_OF, Rental
 from coupled_adam_bench.tools.estimate.speed import Source
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
 from embedding_geometry.table import align
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # a plan is described without pandas
 UNKNOWN = "-"
 _BASIS: dict[Source, str] = {
     "measured": "speeds of ended runs",
+    "proof": "what the proof on a GPU has measured",
     "budget.mfu": "the MFU that budget.mfu gives",
     "estimate": "an estimate",
 }
@@ -54,6 +55,16 @@ def count(value: float) -> str:
     return f"{rounded:,.{max(0, min(digits, 4))}f}"
 
 
+def span(low: float, high: float) -> str:
+    """Return a range in three digits, ``980 to 1,110``, or a number if both ends are the same."""
+    return " to ".join(dict.fromkeys((count(low), count(high))))
+
+
+def _sum_span(ranges: Sequence[tuple[float, float]]) -> str:
+    lows, highs = zip(*ranges, strict=True)
+    return span(sum(lows), sum(highs))
+
+
 def training_table(estimate: Estimate) -> list[list[str]]:
     """Return the table of what training takes, by study, model and number of tokens, the header
     first."""
@@ -75,25 +86,27 @@ def training_table(estimate: Estimate) -> list[list[str]]:
 
 def _training_row(row: EstimateRow) -> list[str]:
     first, execution = row.first, row.first.cell.study.execution
-    rate = first.part.flops / first.seconds / first.processors
-    mfu = (
-        f"{100 * rate / GPUS[first.cell.study.budget.gpu].peak_flops:.0f} %"
-        if execution.gpus
-        else UNKNOWN
-    )
+    mfu = UNKNOWN
+    if execution.gpus:
+        rate = first.part.flops / first.seconds / first.processors
+        mfu = f"{100 * rate / GPUS[first.cell.study.budget.gpu].peak_flops:.0f} %"
+    tokens = first.cell.tokens_label or UNKNOWN
+    if first.tunes:
+        tokens += " (tuning)"
+    taken = hours(median(row.seconds_taken)) if row.seconds_taken else UNKNOWN
     return [
         first.cell.study.name,
         first.cell.model.name,
-        (first.cell.tokens_label or UNKNOWN) + (" (tuning)" if first.tunes else ""),
+        tokens,
         str(len(row.cells)),
         f"{first.cell.flops:.2e}",
         str(first.processors),
         mfu,
         first.source,
         hours(first.seconds),
-        count(sum(estimate.hours for estimate in row.cells)),
+        _sum_span([estimate.hours_range for estimate in row.cells]),
         str(row.n_done),
-        hours(median(row.seconds_taken)) if row.seconds_taken else UNKNOWN,
+        taken,
     ]
 
 
@@ -122,7 +135,10 @@ def memory_table(estimate: Estimate) -> list[list[str]]:
 def _memory_row(row: EstimateRow, sizes: Sequence[int]) -> list[str]:
     estimate = row.fullest
     memory = estimate.memory
-    minutes = sorted({cell.minutes for cell in row.cells})
+    largest = [str(estimate.micro_batches.get(gb) or UNKNOWN) for gb in sizes]
+    most_mb = max(cell.mem_mb for cell in row.cells)
+    minutes = sorted(cell.minutes for cell in row.cells)
+    limits = dict.fromkeys(map(str, (minutes[0], minutes[-1])))
     return [
         estimate.cell.study.name,
         estimate.cell.model.name,
@@ -133,38 +149,29 @@ def _memory_row(row: EstimateRow, sizes: Sequence[int]) -> list[str]:
         size(memory.head),
         str(memory.micro_batch_sequences),
         size(memory.peak),
-        *(str(estimate.micro_batches.get(gb) or UNKNOWN) for gb in sizes),
-        size(1e6 * max(cell.mem_mb for cell in row.cells)),
-        " to ".join(str(value) for value in dict.fromkeys((minutes[0], minutes[-1]))) + " min",
+        *largest,
+        size(1e6 * most_mb),
+        " to ".join(limits) + " min",
     ]
 
 
 def rental_table(estimate: Estimate) -> list[list[str]]:
     """Return the table of what is left to train on GPUs that can be rented, the header first."""
-    rows = [
-        [
-            rental.gpu,
-            size(GPUS[rental.gpu].memory),
-            f"{GPUS[rental.gpu].peak_flops / 1e12:.0f} TFLOP/s",
-            f"{rental.fitting}"
-            + (f", not {', '.join(rental.too_large)}" if rental.too_large else ", all"),
-            count(rental.hours),
-            f"{rental.price:g} {rental.currency}",
-            f"{count(rental.cost)} {rental.currency}",
-        ]
-        for rental in estimate.rentals
-    ]
+    header = ["GPU", "memory", "peak in bf16", "cells that fit on one", "GPU h left", "an hour"]
+    return [[*header, "cost left"], *(_rental_row(rental) for rental in estimate.rentals)]
+
+
+def _rental_row(rental: Rental) -> list[str]:
+    gpu = GPUS[rental.gpu]
+    others = f"not {', '.join(rental.too_large)}" if rental.too_large else "all"
     return [
-        [
-            "GPU",
-            "memory",
-            "peak in bf16",
-            "cells that fit on one",
-            "GPU h left",
-            "an hour",
-            "cost left",
-        ],
-        *rows,
+        rental.gpu,
+        size(gpu.memory),
+        f"{gpu.peak_flops / 1e12:.0f} TFLOP/s",
+        f"{rental.fitting}, {others}",
+        span(*rental.hours_range),
+        f"{rental.price:g} {rental.currency}",
+        f"{span(*rental.cost_range)} {rental.currency}",
     ]
 
 
@@ -174,16 +181,16 @@ def basis(estimate: Estimate) -> str:
     named = " and ".join(_BASIS[source] for source in sources)
     machine = estimate.budget.gpu if estimate.on_gpus else "threads of 40 GFLOP/s"
     measured = "" if list(sources) == ["measured"] else f" for {machine}"
-    never = "; no GPU has measured it" if "estimate" in sources and estimate.on_gpus else ""
+    logs = ""
+    if _is_by_public_logs(estimate):
+        logs = " by public logs of others' code; no GPU has run ours (docs/performance.md)"
     ended = [cell for cell in estimate.cells if cell.run is not None]
     compared = ""
     if ended:
-        taken, assumed = (
-            sum(values)
-            for values in zip(*((c.hours_taken, _assumed(c)) for c in ended), strict=True)
-        )
+        taken = sum(cell.hours_taken for cell in ended)
+        assumed = sum(_assumed(cell) for cell in ended)
         compared = f" The ended runs took {count(taken / assumed)} times what was assumed before."
-    return f"The times rest on {named}{measured}{never}.{compared}"
+    return f"The times rest on {named}{measured}{logs}.{compared}"
 
 
 def _assumed(estimate: CellEstimate) -> float:
@@ -201,7 +208,7 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
         ("cells", f"{len(estimate.cells)}, {done} done"),
         ("tokens", f"{estimate.n_tokens:,}"),
         ("FLOPs", f"{estimate.flops:.2e}"),
-        (unit, f"{count(estimate.hours)}, {count(estimate.hours_left)} of them left"),
+        (unit, _hours_text(estimate)),
     ]
     if done:
         pairs.append((f"{unit} so far", count(estimate.hours_taken)))
@@ -210,12 +217,16 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
             pairs.append(
                 ("energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone")
             )
-    cost, left = estimate.cost(estimate.hours), estimate.cost(estimate.hours_left)
-    if cost is not None and left is not None:
-        price = f"{estimate.budget.price_per_gpu_hour:g} {estimate.budget.currency} an hour"
-        pairs.append(
-            ("cost", f"{count(cost)} {estimate.budget.currency}, {count(left)} left, at {price}")
+    # What it costs, and how long it takes at the least.
+    per_hour = estimate.cost(1)
+    if per_hour is not None:
+        currency = estimate.budget.currency
+        cost, left = (
+            span(low * per_hour, high * per_hour)
+            for low, high in (estimate.hours_range, estimate.hours_left_range)
         )
+        price = f"{per_hour:g} {currency} an hour"
+        pairs.append(("cost", f"{cost} {currency}, {left} left, at {price}"))
     elif estimate.on_gpus:
         pairs.append(("cost", "unknown; set budget.price_per_gpu_hour"))
     if estimate.longest[1]:
@@ -260,6 +271,16 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
     return pairs
 
 
+def _hours_text(estimate: Estimate) -> str:
+    basis = " as public logs have it" if _is_by_public_logs(estimate) else ""
+    left = span(*estimate.hours_left_range)
+    return f"{span(*estimate.hours_range)}{basis}, {left} of them left"
+
+
+def _is_by_public_logs(estimate: Estimate) -> bool:
+    return estimate.on_gpus and any(cell.source == "estimate" for cell in estimate.cells)
+
+
 def describe(estimate: Estimate) -> str:
     """Return the summary."""
     plan = estimate.plan
@@ -281,6 +302,7 @@ def describe(estimate: Estimate) -> str:
             *align(rental_table(estimate)),
             "",
         ]
+    # The totals stand last, where a terminal shows them.
     pairs = totals(estimate)
     width = max(len(name) for name, _ in pairs)
     lines += [f"{name:<{width}}  {text}" for name, text in pairs]
@@ -289,9 +311,8 @@ def describe(estimate: Estimate) -> str:
 
 def _grid(title: str, table: Sequence[Sequence[str]]) -> Grid[Sequence[str | Cell]]:
     """Return a table of text, header first, whose columns but the first are numbers."""
-    columns = listed(
-        *((name, "number" if index else "text") for index, name in enumerate(table[0]))
-    )
+    first, *others = table[0]
+    columns = listed((first, "text"), *((name, "number") for name in others))
     return Grid(title, columns, table[1:], caption=title)
 
 

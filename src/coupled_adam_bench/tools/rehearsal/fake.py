@@ -143,9 +143,9 @@ class _Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its shards come here one by one
         if func in _READS and isinstance(args[0], FakeTensor):
-            return (
-                True if args[0].dtype == torch.bool else 1.0 if args[0].is_floating_point() else 1
-            )
+            if args[0].dtype == torch.bool:
+                return True
+            return 1.0 if args[0].is_floating_point() else 1
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # its fake version would return a copy
         return func(*args, **(kwargs or {}))
@@ -205,14 +205,16 @@ class _Trainer(Trainer):
     def state_bytes(self) -> int:
         """The size of the states of the optimizers without counts of steps; of sharded ones that of
         the shards here."""
-        values = [
-            value._local_tensor if isinstance(value, DTensor) else value
-            for optimizer in self.optimizers.by_name().values()
-            for state in optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, Tensor) and value.ndim
-        ]
-        return sum(value.numel() * value.element_size() for value in values)
+        total = 0
+        for optimizer in self.optimizers.by_name().values():
+            for state in optimizer.state.values():
+                tensors = [
+                    each for each in state.values() if isinstance(each, Tensor) and each.ndim
+                ]
+                for tensor in tensors:
+                    here = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+                    total += here.numel() * here.element_size()
+        return total
 
 
 def rehearse(combination: Combination, gpu_bytes: float) -> Rehearsed:

@@ -50,10 +50,8 @@ def miniature(plan: Plan) -> dict[str, Any]:
 
     It has the plan's cells, but tiny, and only as many of their seeds as the tables need.
     """
-    steps = {
-        count: _STEPS + index
-        for index, count in enumerate(sorted({cell.steps for cell in plan.cells.values()}))
-    }
+    counts = sorted({cell.steps for cell in plan.cells.values()})
+    steps = {count: _STEPS + index for index, count in enumerate(counts)}
     cut = [
         _cut(study, steps, plan.data_ids.index(plan.data_id(study)))
         for study in plan.studies.values()

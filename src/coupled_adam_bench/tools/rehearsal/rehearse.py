@@ -79,12 +79,16 @@ def table(rehearsed: Sequence[Rehearsed], gpu_gb: float) -> str:
 
 def _row(result: Rehearsed, gpu_gb: float) -> tuple[str, ...]:
     combination, memory = result.combination, result.memory
-    sizes = (None,) * 3 if memory is None else (memory.weights, memory.optimizer, memory.peak)
+    micro_batch, sizes = "-", ["-"] * 3
+    if memory is not None:
+        micro_batch = str(memory.micro_batch_sequences)
+        parts = (memory.weights, memory.optimizer, memory.peak)
+        sizes = [f"{part / _GB:.3f}" for part in parts]
     return (
         combination.label,
         str(combination.n_cells),
-        "-" if memory is None else str(memory.micro_batch_sequences),
-        *("-" if size is None else f"{size / _GB:.3f}" for size in sizes),
+        micro_batch,
+        *sizes,
         f"{result.seconds:.1f}",
         _verdict(result, gpu_gb),
     )

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from coupled_adam_bench.models import base
 from coupled_adam_bench.models.cross_entropy import by_log_softmax
 from coupled_adam_bench.models.gpt2 import GPT2
-from coupled_adam_bench.tools.estimate import speed
+from coupled_adam_bench.tools.estimate import roofline
 
 VOCAB_SIZE, TOKENS, WIDTH = 512, 16 * 128, 64
 
@@ -54,7 +54,7 @@ def test_a_layer(monkeypatch):
         found.append(traffic.bytes)
     each = {name: (found[1][name] - found[0][name]) / (TOKENS * WIDTH) for name in found[1]}
     weights = 12 * WIDTH / TOKENS * 2 * (4 + 2)  # cast, and the gradient back
-    assert sum(each.values()) - weights == pytest.approx(speed._LAYER_PLAIN, rel=0.1), each
+    assert sum(each.values()) - weights == pytest.approx(roofline._LAYER_PLAIN, rel=0.1), each
 
 
 def test_a_logit():
@@ -64,5 +64,5 @@ def test_a_logit():
     written = 2  # by the product before
     # An operation in place has its matrix twice, as argument and as result: read and written.
     assert sum(traffic.bytes.values()) / logits.numel() + written == pytest.approx(
-        speed._LOGIT[False], rel=0.2
+        roofline._LOGIT[False], rel=0.2
     ), traffic.bytes
