@@ -48,6 +48,8 @@ onstart:
             check_slurm()
         start.check_start(JOBS, planned, workflow.local_exec, MISSING)
         begin()
+    for said in start.letters_of_tables(PLAN):
+        logger.warning(said)
     # For jobs, on a cluster too: what another job has written may be visible late.
     os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
     if trial := start.trial(JOBS, planned, workflow.local_exec):
