@@ -64,6 +64,8 @@ onstart:
         for problem in start.not_needed_now(planned, MISSING):
             logger.warning(problem)
         begin()
+    for said in start.letters_of_tables(PLAN):
+        logger.warning(said)
     # For jobs, on a cluster too: what another job has written may be visible late.
     os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
     if trial := start.trial(JOBS, planned, workflow.local_exec):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from coupled_adam_bench.cli.guard import outdated_report, remove_stale_locks, set_aside_damage
 from coupled_adam_bench.cli.jobs import Jobs
@@ -19,6 +20,7 @@ from coupled_adam_bench.records.stored import stated_measures
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
 from coupled_adam_bench.store.locks import LOCK, FolderLock
+from coupled_adam_bench.store.markup import latex_escape, letters_by_need
 from coupled_adam_bench.store.paths import IMPORT_SUMMARY, imported_elsewhere, not_imported
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
@@ -138,6 +140,31 @@ def check_start(
             check_threads("execution.evaluation_threads", threads)
     if "track" in planned:
         tracking_uri()
+
+
+_PRINTED = ("title", "label", "symbol")
+"""The settings that tables print as they are."""
+
+
+def _printed(settings: Any) -> Iterator[str]:
+    """Yield what the tables of a study print of its settings."""
+    if isinstance(settings, list):
+        for each in settings:
+            yield from _printed(each)
+    elif isinstance(settings, Mapping):
+        for name, value in settings.items():
+            if name in _PRINTED and isinstance(value, str):
+                yield latex_escape(value)
+            else:
+                yield from _printed(value)
+
+
+def letters_of_tables(plan: Plan) -> Iterator[str]:
+    """Say which letters of a study's names its tables in LaTeX cannot have in every document."""
+    settings = [study.model_dump(mode="json") for study in plan.studies.values()]
+    text = " ".join(_printed([{"title": plan.title}, *settings]))
+    for need, letters in letters_by_need(text).items():
+        yield f"{plan.name}: in the tables for LaTeX the letters {letters} need {need}"
 
 
 def write_plan(jobs: Jobs) -> None:

@@ -13,13 +13,35 @@ from typing import Any, Generic, Literal, TypeVar
 
 from markupsafe import Markup
 
-from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.groups import Group, longest_groups
 from coupled_adam_bench.study.catalog.metrics import Metric
 
 R = TypeVar("R")
 Kind = Literal["text", "wrap", "number", "row", "rows"]
 """Text, long text, numbers, the name of a row, and the name of neighbouring rows that have it in
 common."""
+
+
+MOST_GROUPS = 24
+"""The most places of a table that a section shows one by one."""
+
+
+def groups_shown(groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """Return the groups that a section shows one by one: of many, those at the most tokens of each
+    size."""
+    if len(groups) <= MOST_GROUPS:
+        return groups
+    return longest_groups(groups)[:MOST_GROUPS]
+
+
+def groups_left_out(groups: tuple[Group, ...]) -> str:
+    """Return what a section says of the groups that it does not show, or nothing."""
+    n_left_out = len(groups) - len(groups_shown(groups))
+    if not n_left_out:
+        return ""
+    return (
+        f"Only the most tokens of each size are shown; results.csv has {n_left_out:,} places more."
+    )
 
 
 class Block:
@@ -66,6 +88,10 @@ class Head:
     rowspan: int = 1
 
 
+MOST_ROWS = 200
+"""The most lines of a table on a page; what is longer is for programs, which read its file."""
+
+
 @dataclass(frozen=True)
 class Grid(Block, Generic[R]):
     """A table with a line for each row; ``label`` is read aloud, a ``tall`` one scrolls, a
@@ -77,6 +103,13 @@ class Grid(Block, Generic[R]):
     caption: str = ""
     tall: bool = False
     dense: bool = False
+
+    @property
+    def cut(self) -> str:
+        """What the page says of a table that is longer than it shows, else nothing."""
+        if len(self.rows) <= MOST_ROWS:
+            return ""
+        return f"The first {MOST_ROWS} of {len(self.rows):,} lines; the study's files have all."
 
     def head(self) -> list[list[Head]]:
         """Return the lines of headings: two where some head several columns."""
@@ -95,9 +128,9 @@ class Grid(Block, Generic[R]):
     def bodies(self) -> list[list[list[tuple[Kind, Cell]]]]:
         """Return the lines of cells in parts, between which the table has a rule: by the names of
         several rows."""
-        cells = [
-            [(column.kind, _cell(column.text(row))) for column in self.columns] for row in self.rows
-        ]
+        cells = []
+        for row in self.rows[:MOST_ROWS]:
+            cells.append([(column.kind, _cell(column.text(row))) for column in self.columns])
         names = [index for index, column in enumerate(self.columns) if column.kind == "rows"]
         bodies = []
         for _, lines in groupby(cells, key=lambda line: [line[index][1].text for index in names]):

@@ -1,7 +1,8 @@
 """The section "In short" of the report: what a reader asks first, answered with intervals."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -11,6 +12,7 @@ from coupled_adam_bench.page.blocks import (
     Block,
     Cell,
     Column,
+    Fold,
     Grid,
     Items,
     Text,
@@ -30,6 +32,8 @@ from coupled_adam_bench.statistics.scores import Verdict, verdicts
 from coupled_adam_bench.statistics.student import ALPHA, holm, interval
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
+from coupled_adam_bench.study.config import CustomSettings
+from coupled_adam_bench.study.plan import Plan
 
 CALIBRATION = METRICS[RAREST.pooled_calibration]
 
@@ -44,9 +48,31 @@ QUESTIONS: tuple[Question, ...] = (
     *((METRICS[name], False) for name in ("loss", "loss_rarest", "isotropy", "r_bar")),
     (METRICS["r_bar"], True),
 )
+METRICS_ASKED = tuple(dict.fromkeys(metric for metric, _ in QUESTIONS))
+"""The metrics of these questions."""
 Answers = dict[Question, dict[str, tuple[PairedTest, float]]]
 """For each question and optimizer the test against the reference, and its p-value after Holm's
 correction."""
+
+
+def challengers(plan: Plan) -> dict[str, str]:
+    """Return by their keys the labels of the optimizers that a study is about; none if it asks
+    whether the paper's result reproduces.
+
+    They are the user's own or, in a study without Coupled Adam, all but Adam.
+    """
+    plain, labels, own = set(), {}, {}
+    for cell in plan.cells.values():
+        optimizer = cell.optimizer
+        name = optimizer.names(leave_out=["lr_factor"])[0]
+        plain.add(name)
+        if name != ADAM:
+            labels[optimizer.key] = optimizer.label
+        if any(isinstance(entry, CustomSettings) for entry in optimizer.entries.values()):
+            own[optimizer.key] = optimizer.label
+    if ADAM not in plain:
+        return {}
+    return own or ({} if COUPLED_ADAM in plain else labels)
 
 
 def contrasts(study: StudyResults, group: Group, reference: str, centered: bool) -> Answers:
@@ -200,31 +226,132 @@ _INTRODUCTION = Markup(
 )
 
 
+_IN_WORDS = {
+    "loss": "its test loss",
+    "loss_rarest": "its loss of the rarest 1 % of the text",
+    "isotropy": "its isotropy",
+    "r_bar": "its agreement with human ratings of words",
+}
+"""What the sentences call the metrics of the questions."""
+_UNITS = {"1": "", "percent": " percentage points"}
+_SENTENCES = (("loss", "loss_rarest"), ("isotropy", "r_bar"))
+"""The metrics of each sentence, in its order."""
+
+
+def outcome(metric: Metric, test: PairedTest, p: float) -> str:
+    """Return ``good`` for significantly better with an interval that is better as a whole, ``bad``
+    for an interval that is worse as a whole, else nothing.
+
+    The tests are one-sided, so a significant difference alone can have an interval with zero in it.
+    """
+    is_above, is_below = test.low > 0, test.high < 0
+    is_better, is_worse = (is_above, is_below) if metric.larger_wins else (is_below, is_above)
+    if is_worse:
+        return "bad"
+    return "good" if is_better and p < ALPHA else ""
+
+
+def _told(metric: Metric, test: PairedTest, p: float) -> Markup:
+    """Return a difference in words, with its interval and p-value."""
+    digits = metric.digits + 1
+    unit = _UNITS.get(metric.unit, f" {metric.unit}")
+    evidence = Markup("95 % interval of the difference {} to {}, <i>p</i> = {}").format(
+        fixed(test.low, digits), fixed(test.high, digits), p_value(p)
+    )
+    direction = "lower" if test.difference < 0 else "higher"
+    told = f"{fixed(abs(test.difference), digits)}{unit} {direction}"
+    if not outcome(metric, test, p):
+        told = f"not clearly different, {told} in the mean"
+    return Markup("{} {} is {} ({})").format(_IN_WORDS[metric.name], symbol(metric), told, evidence)
+
+
+@dataclass(frozen=True)
+class _Lead:
+    """The comparison that stands for the study: of one optimizer with Adam in one group."""
+
+    group: Group
+    key: str
+    reference: str
+    answers: Answers
+
+
+_NO_TEST = (PairedTest(0), math.nan)
+
+
+def _sentences(lead: _Lead) -> Iterator[Markup]:
+    """Yield what a reader would tell of the study: at most three sentences of one optimizer."""
+    group, labels = lead.group, lead.group.optimizer_labels
+    start = Markup("{} against {} at {}: ").format(
+        labels[lead.key], labels[lead.reference], place_of(group)
+    )
+    for names in _SENTENCES:
+        told = []
+        for name in names:
+            test, p = lead.answers.get((METRICS[name], False), {}).get(lead.key, _NO_TEST)
+            if math.isfinite(test.difference):
+                told.append(_told(METRICS[name], test, p))
+        if told:
+            sentence = start + Markup(", and ").join(told) + "."
+            yield sentence[0].upper() + sentence[1:]
+            start = Markup()
+    ratings = METRICS["r_bar"]
+    test, p = lead.answers.get((ratings, True), {}).get(lead.key, _NO_TEST)
+    if math.isfinite(test.difference):
+        yield Markup(
+            "To subtract the mean of {}'s embedding after training costs nothing; against that, {}."
+        ).format(labels[lead.reference], _told(ratings, test, p))
+
+
+def _lead(found: list[_Lead], about: Collection[str]) -> _Lead | None:
+    """Return the comparison of the largest model, of an optimizer that the study is about if one is
+    there, else of Coupled Adam."""
+    candidates = [each for each in found if each.key in about]
+    candidates = candidates or [
+        each for each in found if plain_keys(each.group).get(COUPLED_ADAM) == each.key
+    ]
+    return max(
+        candidates or found,
+        key=lambda each: (each.group.first.n_params, each.group.n_tokens),
+        default=None,
+    )
+
+
 def _blocks(material: Material) -> Iterator[Block]:
     """Answer at the most tokens of each size: against Adam and, among several, against Coupled
     Adam."""
     study = material.study
     grids: list[Block] = []
+    leads: list[_Lead] = []
     answered: dict[str, list[Group]] = {}
     for name, table in study.tables.items():
         for group in longest_groups(study.groups[name]):
             keys = plain_keys(group)
             references = [keys[kind] for kind in (ADAM, COUPLED_ADAM) if kind in keys]
             for reference in references if len(group.cells) > 2 else references[:1]:
-                if found := contrasts(
-                    study, group, reference, centered=reference == keys.get(ADAM)
-                ):
-                    grids.append(_grid(table.title, group, reference, found))
-                    if reference == references[0]:
-                        answered.setdefault(name, []).append(group)
-    if grids:
-        yield Text(_INTRODUCTION.format(symbol(CALIBRATION)))
-        if material.plan.stated is not None:
-            yield Text(
-                "This section is exploratory: what was stated in advance is judged in the next one."
+                is_adam = reference == keys.get(ADAM)
+                found = contrasts(study, group, reference, centered=is_adam)
+                if not found:
+                    continue
+                grids.append(_grid(table.title, group, reference, found))
+                if reference == references[0]:
+                    answered.setdefault(name, []).append(group)
+                if is_adam:
+                    rivals = [key for key in group.cells if key != reference]
+                    leads += [_Lead(group, key, reference, found) for key in rivals]
+    if not grids:
+        return
+    lead = _lead(leads, challengers(material.plan))
+    if lead is not None:
+        yield Items(list(_sentences(lead)))
+    details: list[Block] = [Text(_INTRODUCTION.format(symbol(CALIBRATION)))]
+    if material.plan.stated is not None:
+        details.append(
+            Text(
+                "This section is exploratory: what was stated in advance has a section of its own."
             )
-        yield from grids
-        yield Items(list(_items(material, answered)))
+        )
+    details += [*grids, Items(list(_items(material, answered)))]
+    yield Fold("All differences at the most tokens, with how they are tested", details)
 
 
-SECTION = Section("answers", "In short", _blocks)
+SECTION = Section("answers", "In short", _blocks, is_front=True)

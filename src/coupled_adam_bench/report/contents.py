@@ -3,12 +3,14 @@ catalogue."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
 from markupsafe import Markup
 
 from coupled_adam_bench.page.blocks import (
+    MOST_ROWS,
     Block,
     Cell,
     Code,
@@ -22,14 +24,15 @@ from coupled_adam_bench.page.blocks import (
     Terms,
     Text,
     listed,
+    symbol,
 )
 from coupled_adam_bench.page.formats import MISSING, fixed, plural
 from coupled_adam_bench.records.stored import named
-from coupled_adam_bench.report import answers, corrections, frequency, treatments
-from coupled_adam_bench.report.figures import FIGURES, figures_of
+from coupled_adam_bench.report import answers, corrections, frequency, treatments, verdict
+from coupled_adam_bench.report.figures import FIGURES, figures_in, figures_of
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
-from coupled_adam_bench.report.table import build_tables
-from coupled_adam_bench.statistics import scores
+from coupled_adam_bench.report.table import PrintedTable, build_tables
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.study.catalog.contents import CONTENTS, STATISTICS, StatisticFile
 from coupled_adam_bench.study.plan import Plan
@@ -87,9 +90,49 @@ def study_files(plan: Plan) -> dict[str, str]:
     }
 
 
+_PLACE_TERMS = [
+    (Markup("<i>D</i>"), "the number of tokens that a run trains on"),
+    (Markup("<i>N</i>"), "the number of the model's parameters"),
+    (
+        Markup("<i>p</i>"),
+        "the probability of such a difference, or a larger one, without any effect",
+    ),
+    ("0.123 (4)", "the mean over seeds, and the standard deviation in units of its last digit"),
+]
+
+
+def _symbols(study: StudyResults) -> Fold:
+    """Return what the symbols of all tables and of the section "In short" mean."""
+    metrics = {metric.name: metric for metric in answers.METRICS_ASKED}
+    for name in study.tables:
+        metrics |= {metric.name: metric for metric in study.columns(name)}
+    terms = list(_PLACE_TERMS)
+    for metric in metrics.values():
+        unit = "" if metric.unit == "1" else f", in {metric.unit}"
+        terms.append((symbol(metric), f"{metric.description}{unit}; {metric.better} is better"))
+    return Fold("What the symbols mean", [Terms(terms)])
+
+
+def _cut(table: PrintedTable) -> PrintedTable:
+    """Return a table as the page shows it: of a long one the first lines."""
+    if len(table.rows) <= MOST_ROWS:
+        return table
+    note = f"The first {MOST_ROWS} of {len(table.rows):,} lines; the files below have all."
+    return replace(table, rows=table.rows[:MOST_ROWS], notes=(*table.notes, note))
+
+
 def _tables(material: Material) -> Iterator[Block]:
-    tables = build_tables(material.study)
+    tables = [_cut(table) for table in build_tables(material.study)]
     yield Part("tables.html.j2", {"tables": tables, "table_files": TABLE_FILES})
+    yield _symbols(material.study)
+
+
+_OVERVIEW = "overview"
+"""The section with the one figure that every reader looks at."""
+
+
+def _overview(material: Material) -> Iterator[Block]:  # noqa: ARG001
+    yield Figures(figures_in(_OVERVIEW))
 
 
 def _figures(material: Material) -> Iterator[Block]:
@@ -198,10 +241,11 @@ def _from_tools(declaration: str) -> Callable[[Material], Iterable[Block]]:
 _SECTIONS = {
     section.id: section
     for section in (
-        scores.SECTION,
+        verdict.SECTION,
+        Section("tables", "Tables", _tables, is_front=True),
+        Section("overview", "Loss and geometry", _overview, is_front=True),
         answers.SECTION,
-        Section("tables", "Tables", _tables),
-        Section("figures", "Figures", _figures),
+        Section("figures", "More figures", _figures),
         frequency.SECTION,
         treatments.VARIANTS,
         treatments.WORD_SIMILARITY,

@@ -16,6 +16,8 @@ from coupled_adam_bench.page.blocks import (
     Items,
     Kind,
     Text,
+    groups_left_out,
+    groups_shown,
     listed,
     place_of,
 )
@@ -138,7 +140,8 @@ def _blocks(material: Material) -> Iterator[Block]:
     for name, groups in study.groups.items():
         title = study.tables[name].title
         yield Heading(title)
-        for number, group in enumerate(groups):
+        yield Text(groups_left_out(groups))
+        for number, group in enumerate(groups_shown(groups)):
             label = f"{title}, D = {group.tokens_label}, N = {group.model_label}"
             tables = [_bands(study, group, label), _matrix(study, group, label)]
             yield Fold(place_of(group), tables, is_open=number == 0)

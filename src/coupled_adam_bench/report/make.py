@@ -8,7 +8,7 @@ leaves the last one.
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from coupled_adam_bench.statistics.compare import STATISTIC as TESTS
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import move_aside, remove, sha256_file, write_text
+from coupled_adam_bench.store.files import atomic_path, move_aside, remove, sha256_file, write_text
 from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.study.plan import Plan
 
@@ -67,14 +67,30 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
     return Material(StudyResults(layout, results, tests), places.runs, places.study_dir, places.out)
 
 
-def _figure(path: Path) -> str:
-    """Return an SVG file as a data URI: its ids then cannot collide with those of the others on the
-    page."""
-    try:
-        svg = path.read_bytes()
-    except FileNotFoundError:
-        raise ValueError(f"{path}: missing; draw the figures first") from None
-    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+_EMBEDDED_BYTES = 1_000_000
+"""The most bytes of figures that a page has within; those of a small study can be sent as one
+file, and a page of many runs stays one that a browser opens at once."""
+
+
+def _figure_sources(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return where a page finds the figures: within, as data URIs, or beside it where they are too
+    many bytes.
+
+    A data URI also keeps the ids of an SVG file from colliding with those of the others.
+    """
+    sources, embedded = {}, 0
+    for name in names:
+        path = folder / f"{name}.svg"
+        if not path.is_file():
+            raise ValueError(f"{path}: missing; draw the figures first")
+        size = path.stat().st_size * 4 // 3  # in base64
+        if embedded + size > _EMBEDDED_BYTES:
+            sources[name] = f"../{folder.name}/{name}.svg"
+            continue
+        embedded += size
+        encoded = base64.b64encode(path.read_bytes()).decode()
+        sources[name] = "data:image/svg+xml;base64," + encoded
+    return sources
 
 
 def write_page(
@@ -82,7 +98,7 @@ def write_page(
 ) -> None:
     """Write a page from one of the templates that extend page.html.j2.
 
-    ``figures`` are data URI and caption by name; ``variables`` has the ``sections``, each with its
+    ``figures`` are source and caption by name; ``variables`` has the ``sections``, each with its
     blocks.
     """
     environment = html_environment(templates_dir)
@@ -94,25 +110,26 @@ def write_page(
     environment.globals["show"] = environment.get_template("section.html.j2").module.show  # type: ignore[attr-defined]
     script = (templates_dir / "html" / "page.js").read_text(encoding="utf-8")
     script_hash = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = environment.get_template(template).render(
+    page = environment.get_template(template).stream(
         script=script, script_hash=script_hash, **variables
     )
-    write_text(out, page)
+    # Section by section, as a page of many runs is long.
+    with atomic_path(out) as temporary:
+        page.dump(str(temporary), encoding="utf-8")
 
 
 def write_report(material: Material, templates_dir: Path) -> None:
     """Write ``report/index.html`` from the material of a study, whose figures are in its folder
     ``out``."""
     plan, folder = material.plan, material.out
-    shown = [(section, list(section.blocks(material))) for section in sections()]
+    shown = [(section.titled(plan), list(section.blocks(material))) for section in sections()]
+    captions = figures_of(plan)
+    sources = _figure_sources(folder / "figures", captions)
     write_page(
         folder / "report" / "index.html",
         templates_dir,
         "report.html.j2",
-        {
-            name: (_figure(folder / "figures" / f"{name}.svg"), text)
-            for name, text in figures_of(plan).items()
-        },
+        {name: (sources[name], text) for name, text in captions.items()},
         plan=plan,
         generated=any(study.data.source.kind == "synthetic" for study in plan.studies.values()),
         manifest=material.manifest,

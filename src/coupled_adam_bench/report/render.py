@@ -19,7 +19,7 @@ from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
 from coupled_adam_bench.store.files import write_text
-from coupled_adam_bench.store.markup import latex_escape
+from coupled_adam_bench.store.markup import latex_escape, letters_by_need
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.catalog.tables import Table
 
@@ -85,6 +85,16 @@ def _float(table: Table) -> tuple[str, str]:
     return ("sidewaystable" if table.landscape else "table") + ("" if in_column else "*"), length
 
 
+def _with_needs(latex: str) -> str:
+    """Return a file in LaTeX with a comment before it for letters that need more than its head
+    says."""
+    comments = [
+        f"% The letters {letters} need {need}.\n"
+        for need, letters in letters_by_need(latex).items()
+    ]
+    return "".join(comments) + latex
+
+
 def render_latex(table: PrintedTable, templates_dir: Path) -> str:
     """Return a table as a LaTeX float, which needs booktabs and, if it is in landscape, rotating.
 
@@ -92,18 +102,20 @@ def render_latex(table: PrintedTable, templates_dir: Path) -> str:
     """
     environment, length = _float(table.declaration)
     template = latex_environment(templates_dir).get_template("table.tex.j2")
-    return template.render(table=table, float=environment, length=length)
+    return _with_needs(template.render(table=table, float=environment, length=length))
 
 
 def render_tabular(table: PrintedTable, templates_dir: Path) -> str:
     """Return the rows of a table for a float and a caption of one's own: the same as in the
     float."""
-    return latex_environment(templates_dir).get_template("tabular.tex.j2").render(table=table)
+    template = latex_environment(templates_dir).get_template("tabular.tex.j2")
+    return _with_needs(template.render(table=table))
 
 
 def render_setup(table: SetupTable, templates_dir: Path) -> str:
     """Return a table of settings as a LaTeX float that needs the package booktabs."""
-    return latex_environment(templates_dir).get_template("setup.tex.j2").render(table=table)
+    template = latex_environment(templates_dir).get_template("setup.tex.j2")
+    return _with_needs(template.render(table=table))
 
 
 def render_html(table: PrintedTable, templates_dir: Path) -> str:

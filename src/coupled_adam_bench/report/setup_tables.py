@@ -153,31 +153,44 @@ def _model_row(model: Model, study: Study) -> tuple[str, ...]:
     )
 
 
+_HEADER = (
+    "N",
+    "parameters",
+    "layers",
+    "heads",
+    "width",
+    "MLP width",
+    "peak learning rate",
+    "head",
+    "family",
+)
+_SAID_ONCE = ("head", "family")
+"""The columns that the title says instead where all models are alike, so that the table fits into
+one column of an article."""
+
+
 def _models(plan: Plan) -> SetupTable:
-    header = (
-        "N",
-        "parameters",
-        "layers",
-        "heads",
-        "width",
-        "MLP width",
-        "peak learning rate",
-        "head",
-        "architecture",
-    )
     used = {(planned.study.name, name) for planned in plan.blocks for name in planned.block.models}
-    rows = dict.fromkeys(
+    found = dict.fromkeys(
         _model_row(model, study)
         for study in plan.studies.values()
         for model in study.models
         if (study.name, model.name) in used
     )
+    values = {name: {row[place] for row in found} for place, name in enumerate(_HEADER)}
+    alike = [name for name in _SAID_ONCE if len(values[name]) == 1]
+    shown = [place for place, name in enumerate(_HEADER) if name not in alike]
+    rows = tuple(tuple(row[place] for place in shown) for row in found)
+    header = tuple(_HEADER[place] for place in shown)
+
     kinds = {model.architecture for study in plan.studies.values() for model in study.models}
-    what = "; ".join(family.title for name, family in ARCHITECTURES.items() if name in kinds)
-    title = f"Models ({what})"
-    return SetupTable(
-        SETUP_TABLES[0], title, plan.title or plan.name, plan.name, header, tuple(rows), False
-    )
+    said = [family.title for name, family in ARCHITECTURES.items() if name in kinds]
+    if "head" in alike:
+        (head,) = values["head"]
+        said.append(f"{head} head")
+    title = f"Models ({'; '.join(said)})"
+    whole = plan.title or plan.name
+    return SetupTable(SETUP_TABLES[0], title, whole, plan.name, header, rows, False)
 
 
 def setup_tables(plan: Plan) -> tuple[SetupTable, SetupTable]:

@@ -16,6 +16,8 @@ from coupled_adam_bench.page.blocks import (
     Items,
     Kind,
     Text,
+    groups_left_out,
+    groups_shown,
     listed,
     place_of,
     symbol,
@@ -88,9 +90,9 @@ def _variants(material: Material) -> Iterator[Block]:
     for name, groups in study.groups.items():
         title = study.tables[name].title
         yield Heading(f"At the sizes of {title}")
-        yield Beside(
-            [_treated(group, {"as trained": study.values} | treated, title) for group in groups]
-        )
+        yield Text(groups_left_out(groups))
+        values = {"as trained": study.values} | treated
+        yield Beside([_treated(group, values, title) for group in groups_shown(groups)])
     yield Items([MEANS_NOTE], small=True)
 
 
@@ -159,10 +161,13 @@ def _word_similarity(material: Material) -> Iterator[Block]:
     shown: dict[str, Sequence[Block]] = {}
     for name, groups in study.groups.items():
         title = study.tables[name].title
-        if grids := [
-            grid for group in groups if (grid := _similarities(group, study.measured, title)).rows
-        ]:
-            shown[title] = grids
+        grids: list[Block] = []
+        for group in groups_shown(groups):
+            grid = _similarities(group, study.measured, title)
+            if grid.rows:
+                grids.append(grid)
+        if grids:
+            shown[title] = [Text(groups_left_out(groups)), *grids]
     if shown:
         yield Text(_LISTS_OF_PAIRS)
     for title, blocks in shown.items():

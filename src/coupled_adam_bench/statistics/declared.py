@@ -2,11 +2,11 @@
 shows them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pandas import DataFrame
 
@@ -17,6 +17,7 @@ from coupled_adam_bench.results.tidy import typed_frame, write_csv
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.plan import Plan
 
 Row = Mapping[str, Any]
 ALL_SEEDS = "all"
@@ -29,13 +30,20 @@ class Section:
     blocks.
 
     A study of which there are no blocks does not have the section. ``short`` is its name in the
-    list of sections.
+    list of sections. ``question`` gives the title where it depends on the study. Sections that are
+    not ``is_front`` are folded: a reader opens them.
     """
 
     id: str
     title: str
     blocks: Callable[["Material"], Iterable[Block]]
     short: str = ""
+    question: Callable[[Plan], str] | None = None
+    is_front: bool = False
+
+    def titled(self, plan: Plan) -> Self:
+        """Return the section with the title that it has in a study."""
+        return self if self.question is None else replace(self, title=self.question(plan))
 
 
 @dataclass(frozen=True)

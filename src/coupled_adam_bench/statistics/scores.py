@@ -1,16 +1,14 @@
 """Whether the values that are bold in the tables reproduce what the paper claims."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isnan
 
-from coupled_adam_bench.page.blocks import Block, Part, symbols
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import DECIDING
-from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.study.architectures import ARCHITECTURES
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.catalog.tables import Table
 
@@ -201,11 +199,3 @@ def verdicts(study: StudyResults) -> tuple[Verdict, ...]:
         if pair and scores.keys() >= set(CLAIMED):
             judged.append(_judge(study, card, scores, *pair))
     return tuple(judged)
-
-
-def _verdict(material: Material) -> Iterator[Block]:
-    claimed = symbols([METRICS[name] for name in CLAIMED], last=" and ")
-    yield Part("verdict.html.j2", {"verdicts": verdicts(material.study), "claimed": claimed})
-
-
-SECTION = Section("verdict", "Did it reproduce?", _verdict)

@@ -10,6 +10,8 @@ import pytest
 from coupled_adam_bench.cli import start
 from coupled_adam_bench.cli.jobs import Jobs, switch
 from coupled_adam_bench.cli.resources import JobResources
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 
 class Wildcards(SimpleNamespace):
@@ -150,3 +152,13 @@ def test_a_switch_is_true_or_false():
     ]
     with pytest.raises(ValueError, match="partial: 'maybe' must be true or false"):
         switch({"partial": "maybe"}, "partial")
+
+
+def test_a_start_says_which_letters_of_labels_need_another_latex(tiny_study):
+    settings = tiny_study(title="κ ≤ ½")
+    assert list(start.letters_of_tables(make_plan(parse_study(settings)))) == []
+    settings["models"][0]["label"] = "語"
+    assert list(start.letters_of_tables(make_plan(parse_study(settings)))) == [
+        "tiny: in the tables for LaTeX the letters 語 need XeLaTeX or LuaLaTeX with a font that"
+        " has them"
+    ]

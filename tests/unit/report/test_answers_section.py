@@ -12,11 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from sections import tables_of, texts_of
+from sections import grids, html_of, tables_of, texts_of
 from statsmodels.stats.multitest import multipletests
 
-from coupled_adam_bench.page.blocks import Grid
+from coupled_adam_bench.page.blocks import Items
 from coupled_adam_bench.report.answers import CENTERED, SECTION, calibrations, contrasts, reaches
+from coupled_adam_bench.report.verdict import SECTION as VERDICT
+from coupled_adam_bench.report.verdict import question
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
@@ -98,14 +100,12 @@ def shown(study: StudyResults, runs: Path) -> tuple[list[list[list[str]]], list[
 
 def test_the_references_are_the_first_adam_and_coupled_adam(rivals: Plan, tmp_path: Path) -> None:
     study = study_of(rivals, drawn)
-    grids = [
-        block for block in SECTION.blocks(Material(study, tmp_path)) if isinstance(block, Grid)
-    ]
-    assert [str(grid.caption).rpartition(": ")[2] for grid in grids] == [
+    found = list(grids(SECTION.blocks(Material(study, tmp_path))))
+    assert [str(grid.caption).rpartition(": ")[2] for grid in found] == [
         "minus Adam, f = 3",
         "minus Coupled Adam",
     ]
-    assert [["†" in column.heading for column in grid.columns[1:]] for grid in grids] == [
+    assert [["†" in column.heading for column in grid.columns[1:]] for grid in found] == [
         [False] * 4 + [True],
         [False] * 4,
     ]
@@ -140,7 +140,7 @@ def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:
         return 5.0 + spread if name == "isotropy" else spread
 
     material = Material(study_of(tiny_plan, value), tmp_path)
-    (grid,) = (block for block in SECTION.blocks(material) if isinstance(block, Grid))
+    (grid,) = grids(SECTION.blocks(material))
     isotropy = grid.rows[0][3]
     # The interval has the half width 4.303, which is the quantile of Student's t with 2 degrees of
     # freedom.
@@ -166,6 +166,78 @@ def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
     block = tiny_study()["grid"][0] | {"table": "table2", "seeds": [2]}
     single = make_plan(parse_study(tiny_study(grid=[block])))
     assert shown(study_of(single, drawn), tmp_path) == ([], [])
+
+
+def test_three_sentences_say_it_in_words(tiny_plan: Plan, tmp_path: Path) -> None:
+    """Where an interval contains no difference, no sentence says that one is lower."""
+
+    def value(cell: Any, task: str, name: str) -> float:
+        if cell.optimizer.name == "adamw" or task == CENTERED:
+            return 1.0
+        return {"loss": 0.5, "isotropy": 1.4}.get(name, 1.0) + (cell.seed - 2) / 1000
+
+    items = next(
+        block
+        for block in SECTION.blocks(Material(study_of(tiny_plan, value), tmp_path))
+        if isinstance(block, Items)
+    )
+    first, second, third = (re.sub("<.*?>", "", item) for item in items.items)
+    assert first.startswith("Coupled Adam against Adam at D = ")
+    assert re.search("its test loss .* is 0.500 nat/token lower .95 % interval of the diff", first)
+    assert "its loss of the rarest 1 % of the text" in first
+    assert first.count("not clearly different") == 1
+    assert second.startswith("Its isotropy") and "0.400 higher" in second
+    assert third.startswith("To subtract the mean of Adam's embedding after training costs nothing")
+
+
+def test_the_user_s_own_optimizer_is_the_question(
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    settings = tiny_study()
+    assert question(make_plan(parse_study(settings))) == "Did it reproduce?"
+    own = {"name": "custom", "path": "torch.optim.Adagrad", "key": "mine", "label": "MyOpt"}
+    table = {"title": "Mine", "comparison": "each_other", "columns": ["loss", "isotropy"]}
+    settings["tables"] = {"mine": table}
+    block = settings["grid"][0] | {"table": "mine"}
+    optimizers = ["adamw", "coupled_adam", own]
+    settings["grid"] = [
+        block | {"tokens": [{"steps": steps}], "optimizers": optimizers} for steps in (60, 120)
+    ]
+    plan = make_plan(parse_study(settings))
+    assert question(plan) == "Is MyOpt better than Adam, and where?"
+
+    def value(cell: Any, task: str, name: str) -> float:
+        if cell.optimizer.key != "mine":
+            return 1.0
+        better = name == "loss" and cell.steps == 120
+        return (0.5 if better else 1.0) + (cell.seed - 2) / 1000
+
+    material = Material(study_of(plan, value), tmp_path)
+    html = re.sub(r"\s+", " ", html_of(VERDICT, material))
+    assert '<p class="word">Better loss at 1 of 2 places</p>' in html
+    assert "Evidence: 2 places, 3 seeds each, paired by seed." in html
+    (where,) = grids(VERDICT.blocks(material))
+    losses = {row.group.n_tokens: row.outcome(METRICS["loss"]) for row in where.rows}
+    assert list(losses.values()) == ["", "good"]
+
+
+SGD = {"name": "sgd", "lr_factor": 2}
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "asked"),
+    [
+        (["adamw", "ember"], "Is Ember better than Adam, and where?"),
+        (["adamw", "ember", SGD], "Are Ember and SGD, f = 2 better than Adam, and where?"),
+        (["ember", "coupled_adam"], "Did it reproduce?"),
+    ],
+)
+def test_the_question_names_what_is_compared_with_adam(
+    optimizers: list[Any], asked: str, tiny_study: Callable[..., dict[str, Any]]
+) -> None:
+    settings = tiny_study()
+    settings["grid"][0] |= {"table": None, "optimizers": optimizers}
+    assert question(make_plan(parse_study(settings))) == asked
 
 
 def test_reaches_of_the_drawn_study(fake: Any) -> None:

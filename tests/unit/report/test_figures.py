@@ -19,14 +19,20 @@ from coupled_adam_bench.report.figures import (
     scaled_places,
     write_figures,
 )
-from coupled_adam_bench.report.figures.curves import differences, spectrum, write_spectra
+from coupled_adam_bench.report.figures.curves import (
+    calibration,
+    differences,
+    spectrum,
+    write_spectra,
+)
 from coupled_adam_bench.report.figures.histories import draw_mean, geometry, training
-from coupled_adam_bench.report.figures.sizes import plane, scale
+from coupled_adam_bench.report.figures.sizes import embeddings, plane, scale
 from coupled_adam_bench.report.figures.style import RC
 from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.study.catalog.metrics import of_text
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
@@ -179,6 +185,9 @@ def test_differences_are_at_the_places_that_both_have() -> None:
 def test_validation_losses_are_points_beside_the_training_loss(fake: Any, drawn_from: Any) -> None:
     with rc_context(RC):
         losses, _ = training(drawn_from(fake.plan, fake.root / "runs")).axes
+    (legend,) = losses.figure.legends
+    said = [text.get_text() for text in legend.get_texts()]
+    assert said[-2:] == ["training", "validation"]
     lines, points = losses.lines[0::2], losses.lines[1::2]
     assert len(lines) == len(points) == 2
     for line, point in zip(lines, points, strict=True):
@@ -287,7 +296,47 @@ def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) ->
         assert box is not None
         inches = 3.3 if ".column." in path.name else 6.9
         assert float(box[1]) / 72 == pytest.approx(inches, abs=0.01), path.name
-        assert float(box[2]) / 72 < 9, path.name
+        highest = 260 if ".column." in path.name else 9 * 72
+        assert float(box[2]) <= highest, path.name
+
+
+def test_one_number_of_tokens_is_drawn_as_bars_by_optimizer(
+    tiny_plan: Plan, results_of: Any, drawn_from: Any
+) -> None:
+    study = results_of(tiny_plan, lambda cell, metric: 0.25 + 0.01 * cell.seed)
+    with rc_context(RC):
+        isotropy, ratio = embeddings(drawn_from(tiny_plan, Path(), study)).axes
+    for ax in (isotropy, ratio):
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["Adam", "Coupled Adam"]
+        np.testing.assert_allclose([bar.get_width() for bar in ax.patches], [0.27, 0.27])
+        assert ax.get_xlim()[0] == 0
+        assert [text.get_text() for text in ax.texts] == ["0.27 (1)", "0.27 (1)"]
+
+
+def test_the_calibration_has_a_line_for_the_text_s_own(
+    tiny_plan: Plan, tmp_path: Path, stored: Any, results_of: Any, drawn_from: Any
+) -> None:
+    first = next(iter(tiny_plan.cells))
+    files = stored(tiny_plan, tmp_path / "runs")
+    files.run(first)
+    files.evaluation(
+        first,
+        "test_loss",
+        [],
+        calibration={"count": [1, 9], "pooled_log_ratio": [0.2, 0.1], "mean_log_ratio": [0.2, 0.1]},
+        bands=[
+            {"band": "never_seen", "training_counts": [0, 0]},
+            {"band": "rarest", "training_counts": [1, 4]},
+            {"band": "rare", "training_counts": None},
+        ],
+    )
+    study = results_of(tiny_plan, lambda cell, metric: 0.5)
+    study.measured[first, "test", of_text("pooled_calibration_rarest")] = 0.3
+    with rc_context(RC):
+        pooled, _ = calibration(drawn_from(tiny_plan, tmp_path / "runs", study)).axes
+    own = [line for line in pooled.lines if line.get_label().startswith("the training text")]
+    assert [list(line.get_xdata()) for line in own] == [[1, 4]]
+    assert [list(line.get_ydata()) for line in own] == [[0.3, 0.3]]
 
 
 def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(

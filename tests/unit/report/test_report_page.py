@@ -8,13 +8,17 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 import yaml
 from planned import Planned
+from sections import html_of
 
+from coupled_adam_bench.page.blocks import MOST_ROWS, Column, Grid
+from coupled_adam_bench.report import make
 from coupled_adam_bench.report.contents import statistics_of, study_files
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.make import Places, report
@@ -22,6 +26,7 @@ from coupled_adam_bench.report.manifest import manifest_of
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.scores import (
     TONES,
     UNTESTED,
@@ -78,7 +83,7 @@ def test_page_is_self_contained_and_well_formed(page: str, fake: Any) -> None:
     script = page[page.index("<script>") + len("<script>") : page.index("</script>")]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src"
+        "default-src 'none'; img-src 'self' file: data:; style-src 'unsafe-inline'; script-src"
         f" 'sha256-{digest}'" in page
     )
     sources = [attributes["src"] or "" for _, attributes in tags if "src" in attributes]
@@ -92,6 +97,27 @@ def test_page_is_self_contained_and_well_formed(page: str, fake: Any) -> None:
     assert "url(" not in page
     assert all("scope" in attributes for tag, attributes in tags if tag == "th")
     assert all(attributes["alt"] for tag, attributes in tags if tag == "img")
+
+
+def test_figures_of_many_bytes_stand_beside_the_page(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fake.study_dir / "figures"
+    names = list(figures_of(fake.plan))
+    sizes = [(folder / f"{name}.svg").stat().st_size for name in names]
+    monkeypatch.setattr(make, "_EMBEDDED_BYTES", 1.34 * sizes[0])
+    sources = make._figure_sources(folder, names)
+    assert sources[names[0]].startswith("data:image/svg+xml;base64,")
+    beside = [name for name in names if sources[name] == f"../figures/{name}.svg"]
+    assert beside == names[1:]
+
+
+def test_a_long_table_is_cut_and_says_so(templates: Path) -> None:
+    columns = [Column[int]("number", str, "number")]
+    section = Section("long", "Long", lambda _: [Grid("Long", columns, range(1234))])
+    text = html_of(section, Material(SimpleNamespace(plan=None), study_dir=templates))  # type: ignore[arg-type]
+    assert text.count("<tr>") == 1 + MOST_ROWS
+    assert f"The first {MOST_ROWS} of 1,234 lines; the study&#39;s files have all." in text
 
 
 def test_links_point_to_files(page: str, fake: Any) -> None:
@@ -282,6 +308,8 @@ def test_sections_stand_in_order(page: str) -> None:
     order = (
         "verdict",
         "tables",
+        "overview",
+        "answers",
         "figures",
         "statistics",
         "cost",
@@ -292,7 +320,12 @@ def test_sections_stand_in_order(page: str) -> None:
     )
     places = [page.index(f'<section id="{name}"') for name in order]
     assert places == sorted(places)
-    assert page.index('id="table-table7"') < page.index('id="figures"')
+    assert page.index('id="table-table7"') < page.index('id="overview"')
+    # Behind what every reader wants, a reader opens the rest; the list of sections has all.
+    front = page[: page.index('<details class="folded">')]
+    assert [name for name in order if f'<section id="{name}"' in front] == list(order[:4])
+    assert front.count("<img ") == 1
+    assert all(f'href="#{name}"' in front for name in order)
 
 
 def test_the_study_of_the_page_is_in_it(

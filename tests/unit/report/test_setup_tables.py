@@ -1,3 +1,4 @@
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -30,15 +31,19 @@ BODY
 """
 
 
+MEASURE = r"\typeout{\the\columnwidth\space for \the\wd0.}"
+
+
 def test_the_paper_s_settings_are_printed_as_the_study_sets_them() -> None:
     models, training = setup_tables(
         make_plan(load_any_study(STUDIES / "paper_small.yaml"), [STUDIES])
     )
     assert models.rows == (
-        ("125M", "124,373,760", "12", "12", "768", "3,072", "0.0006", "tied", "GPT-2"),
-        ("355M", "354,599,936", "24", "16", "1,024", "4,096", "0.0003", "tied", "GPT-2"),
-        ("760M", "758,392,320", "24", "16", "1,536", "6,144", "0.00025", "tied", "GPT-2"),
+        ("125M", "124,373,760", "12", "12", "768", "3,072", "0.0006"),
+        ("355M", "354,599,936", "24", "16", "1,024", "4,096", "0.0003"),
+        ("760M", "758,392,320", "24", "16", "1,536", "6,144", "0.00025"),
     )
+    assert models.title.startswith("Models (GPT-2") and models.title.endswith("; tied head)")
     found = dict(training.rows)
     assert training.header == ("setting", "value")
     # The paper's Table 5: see /docs/protocols.md for where code and text part.
@@ -118,8 +123,11 @@ def test_hostile_names_are_escaped_and_the_tables_fit(tmp_path: Path, templates:
     program = shutil.which("pdflatex")
     if program is None:
         pytest.skip("pdflatex is not installed")
+    rendered = render_setup(models, templates)
+    (rows,) = re.findall(r"\\begin{tabular}.*?\\end{tabular}", rendered, re.DOTALL)
+    measured = rf"\sbox0{{\footnotesize\tabcolsep=3pt {rows}}}" + MEASURE
     body = "\n\\clearpage\n".join(
-        render_setup(table, templates) for table in (models, training, hostile[1])
+        [measured, *(render_setup(table, templates) for table in (models, training, hostile[1]))]
     )
     (tmp_path / "document.tex").write_text(DOCUMENT.replace("BODY", body))
     command = [
@@ -133,4 +141,7 @@ def test_hostile_names_are_escaped_and_the_tables_fit(tmp_path: Path, templates:
         command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120
     )
     assert done.returncode == 0, done.stdout[-3000:]
+    # The models need no smaller type than that of a footnote in a column.
+    (widths,) = re.findall(r"([0-9.]+)pt for ([0-9.]+)pt", done.stdout)
+    assert float(widths[1]) <= float(widths[0])
     assert "Overfull" not in done.stdout and "passwd)" not in done.stdout

@@ -29,6 +29,7 @@ from coupled_adam_bench.report.table import PrintedTable, Row, Value, build_tabl
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.store.markup import letters_by_need
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
 from coupled_adam_bench.study.cells import Cell
@@ -219,6 +220,26 @@ def test_latex_escapes() -> None:
     assert latex_escape("0.123 ± 0.004, \u22121") == r"0.123 $\pm$ 0.004, $-$1"
 
 
+def test_letters_of_labels_are_macros_or_said_to_need_another_latex() -> None:
+    assert latex_escape("κ ≤ 1 · 2×8, ≈2K") == r"$\kappa$ $\leq$ 1 $\cdot$ 2$\times$8, $\approx$2K"
+    assert latex_escape("β₂ 10⁻⁸ \u039c") == r"$\beta$$_{2}$ 10$^{-}$$^{8}$ M"
+    assert latex_escape("Gro\u0308ße") == "Größe"
+    assert letters_by_need(latex_escape("Größe & κ ≤ ½ – “naïve” 5 €")) == {}
+    assert letters_by_need("ąđ語🙂語") == {
+        r"\usepackage[T1]{fontenc} in pdflatex": "ąđ",
+        "XeLaTeX or LuaLaTeX with a font that has them": "語🙂",
+    }
+
+
+def test_letters_that_need_another_latex_are_said_in_each_file(
+    tables: dict[str, PrintedTable], templates: Path
+) -> None:
+    named = replace(tables["table1"], rows=(replace(tables["table1"].rows[0], label="語"),))
+    said = "% The letters 語 need XeLaTeX or LuaLaTeX with a font that has them.\n"
+    assert render_latex(named, templates).startswith(said)
+    assert render_tabular(named, templates).startswith(said)
+
+
 def test_templates_refuse_what_is_not_defined(templates: Path) -> None:
     for environment, text in (
         (latex_environment(templates), "((( missing )))"),
@@ -255,6 +276,28 @@ def pdflatex(tmp_path: Path) -> Callable[[str], str]:
         return (tmp_path / "document.log").read_text(errors="replace")
 
     return compile_document
+
+
+@pytest.mark.fault(
+    "settings",
+    "a label has letters that pdflatex does not know",
+    "tables have them as macros, or say which LaTeX they need, where pdflatex dropped them",
+)
+@pytest.mark.parametrize("encoding", ["OT1", "T1"])
+def test_pdflatex_prints_every_letter_that_no_file_says_it_lacks(
+    encoding: str, pdflatex: Callable[[str], str]
+) -> None:
+    known = {"pdflatex"} if encoding == "T1" else set[str]()
+    printed = []
+    for letter in map(chr, range(0xA1, 0x3000)):
+        needs = letters_by_need(latex_escape(letter))
+        if all(need.split()[-1] in known for need in needs):
+            printed.append(letter)
+    assert {*"κ≤≈×½→∞β₂öß"} <= {*printed}
+    head = rf"\usepackage[{encoding}]{{fontenc}}" + "\n" + r"\begin{document}"
+    body = " ".join(map(latex_escape, printed))
+    log = pdflatex(DOCUMENT.replace(r"\begin{document}", head).replace("BODY", body))
+    assert "Missing character" not in log
 
 
 def standalone(templates: Path, *tables: PrintedTable) -> str:

@@ -107,11 +107,13 @@ FIGURES = {
     "loss_accuracy": Drawn(
         "report.figures.sizes:loss_accuracy",
         "Loss and mean accuracy, or without downstream tasks the loss of the rarest tokens, against"
-        " training tokens (App. G.1); bars: standard deviation over seeds.",
+        " training tokens (App. G.1), or by optimizer where a size has one number of tokens; bars:"
+        " standard deviation over seeds.",
     ),
     "embeddings": Drawn(
         "report.figures.sizes:embeddings",
-        "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
+        "Isotropy and mean embedding against training tokens, or by optimizer where a size has one"
+        " number of tokens; bars: standard deviation over seeds.",
     ),
     "loss_by_frequency": Drawn(
         "report.figures.curves:loss_by_frequency",
@@ -127,8 +129,9 @@ FIGURES = {
     "calibration": Drawn(
         "report.figures.curves:calibration",
         "Log of how probable tokens are over how often they are there, by their count in the"
-        " training text: all tokens of a count together, and the mean over tokens minus that of the"
-        " first optimizer; a line per seed.",
+        " training text: all tokens of a count together, beside what a model with the training"
+        " text's own frequencies has in each band, and the mean over tokens minus that of the first"
+        " optimizer; a line per seed.",
     ),
     "spectrum": Drawn(
         "report.figures.curves:spectrum",
@@ -139,6 +142,7 @@ FIGURES = {
         "report.figures.histories:training",
         "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean"
         " embedding at each step; bands: standard deviation over seeds.",
+        section="overview",
     ),
     "plane": Drawn(
         "report.figures.sizes:plane",

@@ -3,11 +3,13 @@ and of word pairs."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -164,6 +166,27 @@ def seen(calibration: Mapping[str, Sequence[Any]], kind: str) -> Points:
     return [(count, value) for count, value in pairs if count and value is not None]
 
 
+_TEXT_S_OWN = "the training text's own frequencies"
+_REFERENCE = {"color": "0.25", "linewidth": 1.2, "linestyle": (0, (4, 2))}
+
+
+def _draw_text_s_own(ax: Axes, material: Material, cells: Collection[Cell]) -> None:
+    """Draw over the counts of each band the calibration of the training text's own frequencies.
+
+    A model can be expected there, and not at 0: rare tokens of one text are rarer in another. The
+    text is the same for all cells, so the first of them tells.
+    """
+    for cell, bands in islice(_details(material, cells, "test_loss", "bands"), 1):
+        own = {
+            band.name: material.study.best(cell.id, METRICS[band.pooled_calibration])
+            for band in BANDS
+        }
+        for band in bands:
+            counts, value = band["training_counts"], own.get(band["band"], math.nan)
+            if counts is not None and math.isfinite(value):
+                curve(ax, [(count, value) for count in counts], _TEXT_S_OWN, **_REFERENCE)
+
+
 def calibration(material: Material) -> Figure:
     """Draw the pooled calibration, and the mean over tokens against that of the first optimizer, of
     the largest size.
@@ -183,6 +206,7 @@ def calibration(material: Material) -> Figure:
             if seed in found[first]:
                 means = (seen(each, "mean_log_ratio") for each in (detail, found[first][seed]))
                 curve(axes[1], differences(*means), label, **style)
+    _draw_text_s_own(axes[0], material, shown.cells)
     labels = (
         r"log $\bar{p} / \bar{f}$ (0: calibrated)",
         f"mean log p, minus {shown.labels[first]}",
@@ -304,5 +328,6 @@ def similarity(material: Material) -> Figure:
         n_pairs = len(next(iter(by_optimizer.values()))[0].ratings)
         place = f"{n_pairs:,} pairs" if len(by_set) > 1 else shown.title
         ax.set(title=f"{plain(name)}, {place}", xlabel="human rating", ylabel="cosine")
-    add_legend(figure)
+    signs = {"a pair": {"marker": "o", "linestyle": ""}, "mean of a fifth": {"linewidth": 1}}
+    add_legend(figure, signs=signs)
     return figure

@@ -76,6 +76,7 @@ def _against_steps(
     panels_of: Mapping[str, Mapping[str, Style]],
     chosen: Callable[[Mapping[str, Any]], bool] = lambda row: True,  # noqa: ARG005
     against: str = "step",
+    signs: Mapping[str, Style] | None = None,
 ) -> tuple[Figure, Sequence[Any]]:
     """Draw the ``chosen`` rows of histories: by the label of each panel, columns and changes of the
     optimizer's style.
@@ -96,7 +97,7 @@ def _against_steps(
                     ax, of_seeds, column, shown.labels[key], {**styles[key], **changes}, against
                 )
         ax.set(xlabel=_AXES[against], ylabel=label, title=shown.title)
-    add_legend(figure)
+    add_legend(figure, signs=signs)
     return figure, axes
 
 
@@ -105,7 +106,9 @@ def training(material: Material) -> Figure:
     line, dots = {"marker": "", "linewidth": 1.0}, {"linestyle": "", "markersize": 3}
     losses, ratio = {"loss": line, VALIDATION_LOSS: dots}, METRICS["mean_norm_ratio"]
     figure, axes = _against_steps(
-        material, {"loss (nat/token)": losses, axis_label(ratio): {ratio.name: line}}
+        material,
+        {"loss (nat/token)": losses, axis_label(ratio): {ratio.name: line}},
+        signs={"training": line, "validation": {**dots, "marker": "o"}},
     )
     cut_off(axes[0], math.log(largest_size(material.study.layout).cells[0].vocab_size))
     return figure

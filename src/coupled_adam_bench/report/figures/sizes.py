@@ -2,6 +2,7 @@
 learning rates."""
 
 import math
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -18,6 +19,7 @@ from coupled_adam_bench.report.figures.style import (
     bars,
     curve,
     cut_off,
+    optimizer_bars,
     optimizer_styles,
     panels,
     tokens_axis,
@@ -31,7 +33,7 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import t_quantile
 from coupled_adam_bench.statistics.trend import TOKENS, Trend, trends
-from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST
+from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.tuning import Tuning
 
 
@@ -50,6 +52,37 @@ def _drawn_groups(study: StudyResults) -> list[Group]:
     return sorted(places.values(), key=lambda group: (group.setup.n_params, group.n_tokens))
 
 
+def _by_optimizer(
+    ax: Axes, study: StudyResults, group: Group, metric: Metric, styles: Mapping[str, Style]
+) -> None:
+    """Draw a metric at one number of tokens: what is a line elsewhere is a bar here."""
+    samples, of_labels = {}, {}
+    for key, sample in study.samples(group, metric).items():
+        label = plain(group.optimizer_labels[key])
+        samples[label], of_labels[label] = sample, styles[key]
+    optimizer_bars(ax, samples, metric, of_labels)
+    ax.set_xlabel(axis_label(metric, arrow=True))
+
+
+def _along_tokens(
+    ax: Axes,
+    study: StudyResults,
+    groups: Sequence[Group],
+    metric: Metric,
+    styles: Mapping[str, Style],
+) -> None:
+    """Draw a metric against tokens, a line for each optimizer."""
+    tokens_axis(ax, groups)
+    ends = [group.n_tokens for group in groups]
+    ax.set(xlabel="D (tokens)", ylabel=axis_label(metric, arrow=True))
+    ax.set_xlim(min(ends) / 1.5, max(ends) * 1.5)
+    for key, style in styles.items():
+        if having := [group for group in groups if key in group.cells]:
+            samples = [study.samples(group, metric)[key] for group in having]
+            label = plain(having[0].optimizer_labels[key])
+            bars(ax, [group.n_tokens for group in having], samples, label, **style)
+
+
 def _against_tokens(
     study: StudyResults, names: tuple[str, str], limits: tuple[float, float] | None = None
 ) -> Figure:
@@ -58,23 +91,18 @@ def _against_tokens(
     for group in _drawn_groups(study):
         by_setup.setdefault(group.setup, []).append(group)
     figure, axes = panels(2 * max(len(by_setup), 1), height=2.1)
+    styles = optimizer_styles(study.plan)
     metrics = [study.layout.metrics[name] for name in names]
     for ax, (groups, metric) in zip(axes, product(by_setup.values(), metrics), strict=False):
-        tokens_axis(ax, groups)
-        ends = [group.n_tokens for group in groups]
-        ax.set(
-            title=f"N = {plain(groups[0].model_label)}",
-            xlabel="D (tokens)",
-            ylabel=axis_label(metric, arrow=True),
-        )
-        ax.set_xlim(min(ends) / 1.5, max(ends) * 1.5)
-        if limits is not None:
-            ax.set_ylim(*limits)
-        for key, style in optimizer_styles(study.plan).items():
-            if having := [group for group in groups if key in group.cells]:
-                samples = [study.samples(group, metric)[key] for group in having]
-                label = plain(having[0].optimizer_labels[key])
-                bars(ax, [group.n_tokens for group in having], samples, label, **style)
+        title = f"N = {groups[0].model_label}"
+        if len(groups) == 1:
+            _by_optimizer(ax, study, groups[0], metric, styles)
+            title += f", D = {groups[0].tokens_label}"
+        else:
+            _along_tokens(ax, study, groups, metric, styles)
+            if limits is not None:
+                ax.set_ylim(*limits)
+        ax.set_title(plain(title))
     add_legend(figure)
     return figure
 
@@ -147,17 +175,37 @@ _POINTS = 60
 """Points of a drawn line, whose interval is curved."""
 
 
+def _difference(study: StudyResults, group: Group, trend: Trend) -> tuple[list[float], float]:
+    """Return the differences in a group by seed, and half the length of their 95 % interval."""
+    differences = paired_differences(study, group, trend.metric, trend.optimizer, trend.reference)
+    values = list(filter(math.isfinite, differences.values()))
+    sample = summarize(values)
+    if sample.n < 2:
+        return values, 0.0
+    return values, t_quantile(sample.n - 1) * sample.sd / math.sqrt(sample.n)
+
+
+def _draw_differences(
+    ax: Axes, study: StudyResults, group: Group, found: Sequence[Trend], styles: Mapping[str, Style]
+) -> None:
+    """Draw the differences at one number of tokens, a bar for each optimizer."""
+    labels = group.optimizer_labels
+    having = [trend for trend in found if trend.optimizer in labels]
+    for place, trend in enumerate(having):
+        values, half = _difference(study, group, trend)
+        color = styles[trend.optimizer]["color"]
+        ax.bar(place, summarize(values).mean, yerr=half, color=color, alpha=0.7, capsize=2)
+    names = [plain(labels[trend.optimizer]) for trend in having]
+    ax.set_xticks(range(len(names)), labels=names, rotation=30, ha="right")
+
+
 def _draw_trend(
     ax: Axes, study: StudyResults, trend: Trend, setup: Setup, label: str, style: Style
 ) -> None:
+    """Draw the differences of one optimizer against tokens, and the line fitted to them."""
     groups = [group for group in trend.groups if group.setup == setup]
     for group in groups:
-        differences = paired_differences(
-            study, group, trend.metric, trend.optimizer, trend.reference
-        )
-        values = list(filter(math.isfinite, differences.values()))
-        sample = summarize(values)
-        half = t_quantile(sample.n - 1) * sample.sd / math.sqrt(sample.n) if sample.n > 1 else 0.0
+        values, half = _difference(study, group, trend)
         bars(ax, [group.n_tokens], [values], label, **{**style, "linestyle": "", "yerr": [half]})
     if trend.fit.reason or TOKENS not in trend.terms or not groups:
         return
@@ -186,20 +234,30 @@ def trend(material: Material) -> Figure:
     found = trends(study, table, [METRICS[LOSS]])
     figure, axes = panels(len(setups), columns=3, height=2.0, sharey=True)
     for ax, (setup, title) in zip(axes, setups.items(), strict=True):
+        of_setup = [group for group in groups if group.setup == setup]
+        zero_line(ax)
+        if len(of_setup) == 1:
+            _draw_differences(ax, study, of_setup[0], found, styles)
+            ax.set(xlabel=f"D = {plain(of_setup[0].tokens_label)}", title=title)
+            continue
         for each in found:
             _draw_trend(ax, study, each, setup, labels[each.optimizer], styles[each.optimizer])
-        zero_line(ax)
-        tokens_axis(ax, [group for group in groups if group.setup == setup])
+        tokens_axis(ax, of_setup)
         ax.set(xlabel="D (tokens)", title=title)
     if len({each.reference for each in found}) == 1:
         axes[0].set_ylabel(
-            f"loss minus that of {labels[found[0].reference]} (nat/token)", fontsize=8
+            f"loss minus that of {labels[found[0].reference]} (nat/token)", fontsize="small"
         )
-    add_legend(figure)
+    signs = {"mean over seeds": {"marker": "o", "linestyle": ""}, "fitted": {"linewidth": 1}}
+    add_legend(figure, signs=signs)
     return figure
 
 
 _AT_TOP = 0.97  # of the height of the axes
+_RING = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linestyle": ""}
+_CROSS = {"marker": "x", "linestyle": ""}
+_SIGNS = {"chosen": {**_RING, "markersize": 8}, "a seed diverged": _CROSS}
+"""What the signs of the figure of tunings mean."""
 
 
 def _draw(ax: Axes, found: DataFrame, label: str, style: Style) -> None:
@@ -214,20 +272,13 @@ def _draw(ax: Axes, found: DataFrame, label: str, style: Style) -> None:
                 [rate],
                 [_AT_TOP],
                 transform=ax.get_xaxis_transform(),
-                **{**style, "marker": "x", "linestyle": ""},
+                **{**style, **_CROSS},
             )
             continue
         best[rate] = min(mean, best.get(rate, math.inf))
         bars(ax, [rate], [rows["val_loss"].to_list()], None, **{**style, "linestyle": ""})
         if chosen:
-            ax.plot(
-                [rate],
-                [mean],
-                marker="o",
-                markersize=11,
-                markerfacecolor="none",
-                color=style["color"],
-            )
+            ax.plot([rate], [mean], color=style["color"], **_RING)
     rates = sorted(best)
     ax.plot(rates, [best[rate] for rate in rates], label=plain(label), markersize=4, **style)
 
@@ -254,5 +305,5 @@ def tuning(material: Material) -> Figure:
         if ax.has_data():
             ax.set_xscale("log")
         cut_off(ax, math.log(first.vocab_size))
-    add_legend(figure)
+    add_legend(figure, signs=_SIGNS)
     return figure

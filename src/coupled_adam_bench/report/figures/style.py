@@ -1,6 +1,7 @@
 """What all figures share: colours and fonts, panels, legends, bars over seeds, and how a figure is
 saved."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -9,7 +10,9 @@ from matplotlib import rcParams
 from matplotlib import style as matplotlib_style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+from coupled_adam_bench.page.formats import shorthand
 from coupled_adam_bench.report.figures import plain
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.sample import summarize
@@ -18,8 +21,8 @@ from coupled_adam_bench.study.plan import Plan
 
 TEXT_INCHES, COLUMN_INCHES = 6.9, 3.3
 """The widths of a figure for both columns of an article, and for one of them."""
-MAX_INCHES = 8.5
-"""The height that a page of an article leaves to a figure."""
+MAX_INCHES, MAX_COLUMN_INCHES = 8.5, 3.6
+"""The height that a page of an article leaves to a figure, and what one in a column takes of it."""
 
 Style = Mapping[str, Any]
 # Okabe and Ito's palette, safe for colour-blind readers; markers and line styles tell lines apart
@@ -42,7 +45,7 @@ RC = {
     "pdf.fonttype": 42,  # TrueType: conferences refuse Type 3, and editors cannot change its text
     "figure.figsize": (TEXT_INCHES, 3.2),
 }
-IN_COLUMN = RC | {"figure.figsize": (COLUMN_INCHES, 2.4), "font.size": 8}
+IN_COLUMN = RC | {"figure.figsize": (COLUMN_INCHES, 2.4), "font.size": 7}
 """The settings of a figure for one column."""
 
 
@@ -60,10 +63,16 @@ def page_width() -> float:
     return float(rcParams["figure.figsize"][0])
 
 
+def _in_column() -> bool:
+    """Tell whether figures under matplotlib's current settings are for one column."""
+    return page_width() < (TEXT_INCHES + COLUMN_INCHES) / 2
+
+
 def grid(n_rows: int, n_columns: int, inches: float, **shared: Any) -> tuple[Figure, Any]:
-    """Return a figure of the page's width and a height in ``inches``, and its axes as an array of
-    two dimensions."""
-    figure = Figure(figsize=(page_width(), inches), layout="constrained")
+    """Return a figure of the page's width and a height of at most ``inches``, and its axes as an
+    array of two dimensions."""
+    highest = MAX_COLUMN_INCHES if _in_column() else MAX_INCHES
+    figure = Figure(figsize=(page_width(), min(inches, highest)), layout="constrained")
     return figure, figure.subplots(n_rows, n_columns, squeeze=False, **shared)
 
 
@@ -73,13 +82,14 @@ def panels(
     """Return a figure of the page's width and its ``n`` panels row by row, each of about ``height``
     inches.
 
-    In a figure for one column all panels stand below each other. No figure is higher than a page.
+    In a figure for one column two panels stand below each other, and more in the columns of the
+    large figure.
     """
-    if page_width() < (TEXT_INCHES + COLUMN_INCHES) / 2:
-        columns, height = 1, 0.8 * height
+    if _in_column() and n <= 2:
+        columns = 1
     columns = min(columns, n)
     n_rows = -(-n // columns)
-    figure, axes = grid(n_rows, columns, min(0.5 + height * n_rows, MAX_INCHES), **shared)
+    figure, axes = grid(n_rows, columns, 0.5 + height * n_rows, **shared)
     for unused in axes.flat[n:]:
         unused.remove()
     return figure, list(axes.flat[:n])
@@ -136,6 +146,32 @@ def bars(
     ax.errorbar(x, [sample.mean for sample in found], label=label, **drawn)
 
 
+_SHARE_OF_BARS = 0.72
+"""The share of a panel's width that its bars take at most; the numbers stand beside."""
+
+
+def optimizer_bars(
+    ax: Axes, samples: Mapping[str, Sequence[float]], metric: Metric, styles: Mapping[str, Style]
+) -> None:
+    """Draw the means of optimizers over seeds by their labels, as bars from zero with their
+    standard deviations.
+
+    The numbers stand beside: losses differ by less than a reader sees in bars.
+    """
+    found = {label: summarize(sample) for label, sample in samples.items()}
+    for place, (label, sample) in enumerate(found.items()):
+        color = styles[label]["color"]
+        ax.barh(place, sample.mean, xerr=sample.sd, color=color, alpha=0.7, capsize=2)
+        number = str(shorthand(sample, metric.digits))
+        beside = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "center"}
+        ax.text(0.99, place, number, **beside, fontsize="small")
+    ax.set_yticks(range(len(found)), labels=list(found))
+    ax.invert_yaxis()
+    ends = [sample.mean for sample in found.values() if math.isfinite(sample.mean)]
+    if ends:
+        ax.set_xlim(0, max(ends) / _SHARE_OF_BARS)
+
+
 def zero_line(ax: Axes) -> None:
     """Draw a thin grey line where there is no difference."""
     ax.axhline(0, color="0.7", linewidth=0.8, zorder=0)
@@ -164,16 +200,42 @@ def say_no_data(axes: Sequence[Axes]) -> None:
             ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center")
 
 
-def add_legend(figure: Figure, title: str | None = None) -> None:
+def name_shared_axes(figure: Figure) -> None:
+    """Leave the label of an axis that all panels of a column share to the lowest of them."""
+    columns: dict[int, list[Axes]] = {}
+    for ax in figure.axes:
+        if place := ax.get_subplotspec():
+            columns.setdefault(place.colspan.start, []).append(ax)
+    for column in columns.values():
+        if len({ax.get_xlabel() for ax in column}) == 1:
+            for ax in column[:-1]:
+                ax.set_xlabel("")
+
+
+_OF_ALL = "0.25"
+"""The grey of a sign in a legend that stands for all colours."""
+
+
+def add_legend(
+    figure: Figure, title: str | None = None, signs: Mapping[str, Style] | None = None
+) -> None:
     """Put one legend above a figure, each label of its axes once, under a title that holds for all
-    of them."""
+    of them.
+
+    ``signs`` are what dots and lines of all colours mean, each with its style.
+    """
+    name_shared_axes(figure)
     labels: dict[str, Any] = {}
     for ax in figure.axes:
         handles, names = ax.get_legend_handles_labels()
         labels.update(zip(names, handles, strict=True))
+    for name, style in (signs or {}).items():
+        labels[name] = Line2D([], [], **{"color": _OF_ALL, "markersize": 4, **style})
     if labels:
-        # A line and its gaps take 0.6 in, and a letter 0.08 in.
-        fitting = int(figure.get_figwidth() / (0.6 + 0.08 * max(map(len, labels))))
+        # At 9 points a line and its gaps take 0.6 in, and a letter 0.08 in.
+        scale = rcParams["font.size"] / RC["font.size"]
+        inches = scale * (0.6 + 0.08 * max(map(len, labels)))
+        fitting = int(figure.get_figwidth() / inches)
         columns = min(len(labels), max(fitting, 1))
         figure.legend(
             labels.values(),

@@ -23,6 +23,8 @@ class StatisticFile:
 
 CONTENTS: tuple[StatisticFile | str, ...] = (
     "verdict",
+    "tables",
+    "overview",
     "answers",
     StatisticFile(
         "stated.csv",
@@ -30,7 +32,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         "Every test of the hypotheses that were stated in advance.",
         lambda plan: plan.stated is not None,
     ),
-    "tables",
     "figures",
     StatisticFile(
         "tuning.csv",

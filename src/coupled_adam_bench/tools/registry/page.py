@@ -4,8 +4,10 @@ has recomputed."""
 import math
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -15,12 +17,14 @@ import yaml
 from markupsafe import Markup
 
 from coupled_adam_bench.page.blocks import (
+    Block,
     Cell,
     Code,
     Column,
     Fold,
     Grid,
     Part,
+    Text,
     metric_column,
     with_arrow,
 )
@@ -59,6 +63,10 @@ class _Line:
     optimizer: str
     label: str
     is_tuned: bool
+    facts: dict[str, str] = field(default_factory=dict)
+    """What else sets it apart: the settings of its model."""
+    studies: dict[str, None] = field(default_factory=dict)
+    """The titles of the studies that have it."""
     cells: dict[int, str] = field(default_factory=dict)
     bundles: list[Checked] = field(default_factory=list)
     witnesses: dict[str, list[Checked]] = field(default_factory=dict)
@@ -105,26 +113,31 @@ def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
     for bundle in bundles:
         for settings, line in _lines_of(bundle):
             _, lines = regimes.setdefault(digest(settings), (settings, {}))
-            lines.setdefault((*line.cells.values(), line.is_tuned), line).bundles.append(bundle)
+            same = lines.setdefault((*line.cells.values(), line.is_tuned), line)
+            same.bundles.append(bundle)
+            same.studies |= line.studies
     for _, lines in regimes.values():
         for line in lines.values():
             _set_source(line, bundles)
     place = os.path.relpath(registry, out.parent)
-    link = Markup('<a href="{}/{}/{}"><code>{:.10}</code></a>')
-    links = {
-        name: link.format(place, name, form.BUNDLE, name)
-        for name in (each.folder.name for each in bundles)
-    }
-    sections = [
-        _section(name, settings, list(lines.values()), links)
-        for name, (settings, lines) in regimes.items()
-    ]
+    link = Markup('<a href="{}/{}/{}" title="{}">[{}]</a>')
+    links = {}
+    for number, each in enumerate(bundles, 1):
+        name, title = each.folder.name, f"{_title(each)}, by {each.bundle.submitter}"
+        links[name] = link.format(place, name, form.BUNDLE, title, number)
+    sections = []
+    titles = _titles(list(regimes.values()))
+    for number, (title, (settings, lines)) in enumerate(
+        zip(titles, regimes.values(), strict=True), 1
+    ):
+        section = {"id": f"regime-{number}", "title": title, "short": "", "is_front": True}
+        sections.append((section, _blocks(title, settings, list(lines.values()), links)))
     columns = [
         Column[Checked]("Bundle", lambda bundle: links[bundle.folder.name], "row"),
         *_COLUMNS,
     ]
     shown = [Part("registry_marks.html.j2"), Grid("Bundles", columns, bundles)]
-    sections.append(({"id": "bundles", "title": "Bundles", "short": ""}, shown))
+    sections.append(({"id": "bundles", "title": "Bundles", "short": "", "is_front": True}, shown))
     n_cells = len({cell for bundle in bundles for cell in bundle.recorded.cells})
     write_page(
         out,
@@ -134,8 +147,53 @@ def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
         sections=sections,
         n_bundles=len(bundles),
         n_cells=n_cells,
+        day=f"{datetime.now(UTC):%d %B %Y}".lstrip("0"),
     )
     return [reason for reason in found if isinstance(reason, str)]
+
+
+def _title(bundle: Checked) -> str:
+    """Return what people call the study of a bundle."""
+    return bundle.recorded.plan.title or bundle.recorded.plan.name
+
+
+def _flat(settings: Mapping[str, Any], start: str = "") -> dict[str, str]:
+    """Return settings by their path, in the words of a study file."""
+    found = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{start}{name}.")
+        else:
+            found[f"{start}{name}"] = str(value)
+    return found
+
+
+def told_apart(names: Sequence[str], facts: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return names, those that occur several times with the facts in which they differ."""
+    alike: dict[str, list[Mapping[str, str]]] = {}
+    for name, known in zip(names, facts, strict=True):
+        alike.setdefault(name, []).append(known)
+    told = []
+    for name, known in zip(names, facts, strict=True):
+        others = alike[name]
+        differing = [key for key in known if any(other.get(key) != known[key] for other in others)]
+        words = [f"{key.replace('_', ' ')} {known[key]}" for key in differing]
+        told.append(", ".join([name, *words]))
+    return told
+
+
+def _titles(regimes: Sequence[tuple[dict[str, Any], dict[Any, _Line]]]) -> list[str]:
+    """Return what people call each regime: the title of the study that has most of its lines."""
+    names = []
+    for _, lines in regimes:
+        counts = Counter(title for line in lines.values() for title in line.studies)
+        names.append(counts.most_common(1)[0][0])
+    # The id of the data and what is measured follow from the settings, and are no words.
+    said = [
+        {name: settings[name] for name in ("data", "training", "protocol")}
+        for settings, _ in regimes
+    ]
+    return told_apart(names, [_flat(settings) for settings in said])
 
 
 def _lines_of(bundle: Checked) -> Iterator[tuple[dict[str, Any], _Line]]:
@@ -158,9 +216,10 @@ def _lines_of(bundle: Checked) -> Iterator[tuple[dict[str, Any], _Line]]:
             optimizer.label,
             cell.tuning is not None,
         )
-        found.setdefault(digest([settings, *kind]), (settings, _Line(*kind)))[1].cells[
-            cell.seed
-        ] = cell.id
+        _, line = found.setdefault(digest([settings, *kind]), (settings, _Line(*kind)))
+        line.cells[cell.seed] = cell.id
+        line.facts |= _flat(cell.model.model_dump(mode="json", exclude={"name", "label"}))
+        line.studies[study.title or study.name] = None
     yield from found.values()
 
 
@@ -214,7 +273,7 @@ def _stated(bundle: Checked) -> str:
 
 
 _COLUMNS: tuple[Column[Checked], ...] = (
-    Column("Study", lambda bundle: bundle.recorded.plan.title or bundle.recorded.plan.name, "wrap"),
+    Column("Study", _title, "wrap"),
     Column("By", lambda bundle: bundle.bundle.submitter),
     Column("Notes", lambda bundle: bundle.bundle.notes, "wrap"),
     Column("Machines", _machines),
@@ -223,9 +282,10 @@ _COLUMNS: tuple[Column[Checked], ...] = (
 )
 
 
-def _section(
-    name: str, settings: dict[str, Any], lines: list[_Line], links: dict[str, Markup]
-) -> tuple[dict[str, str], list[Any]]:
+def _blocks(
+    title: str, settings: dict[str, Any], lines: list[_Line], links: dict[str, Markup]
+) -> list[Block]:
+    """Return what the page shows of a regime."""
     placed = sorted(lines, key=lambda line: (line.place, math.isnan(line.loss[0]), line.loss[0]))
     for _, of_place in groupby(placed, key=lambda line: line.place):
         rivals = [line for line in of_place if not math.isnan(line.loss[0])]
@@ -234,10 +294,14 @@ def _section(
             best, worst = 1 + bisect_left(highs, line.loss[1]), bisect_right(lows, line.loss[2])
             line.rank = str(best) if best == worst else f"{best}–{worst}"
     _set_speedups(placed)
+    shown = [(line.place[:2], line.label) for line in placed]
+    facts = [line.facts | {"seeds": ", ".join(map(str, line.cells))} for line in placed]
+    labels = dict(zip(map(id, placed), _told_labels(shown, facts), strict=True))
+    # The marks stand before what a narrow window has to scroll to.
     columns: list[Column[_Line]] = [
         Column(Markup("<i>D</i>"), lambda line: readable_count(line.place[0]), "rows"),
         Column(Markup("<i>N</i>"), lambda line: readable_count(line.place[1]), "rows"),
-        Column("Optimizer", lambda line: Cell(line.label, title=line.optimizer), "row"),
+        Column("Optimizer", lambda line: Cell(labels[id(line)], "wrap", line.optimizer), "row"),
         Column(
             "Rank",
             lambda line: line.rank,
@@ -245,6 +309,7 @@ def _section(
             title="by the loss: all ranks that the intervals allow",
         ),
         metric_column(_LOSS, _loss, with_arrow(_LOSS)),
+        Column("Marks", lambda line: _marks(line, links), "wrap"),
         Column(
             "Speedup",
             lambda line: line.speedup,
@@ -253,21 +318,36 @@ def _section(
         ),
         *(metric_column(metric, _mean(metric), with_arrow(metric)) for metric in _BESIDE),
         Column("seeds", lambda line: str(len(line.cells)), "number"),
-        Column("Marks", lambda line: _marks(line, links), "wrap"),
         Column(
             "Bundles",
             lambda line: Markup(", ").join(links[bundle.folder.name] for bundle in line.bundles),
         ),
     ]
-    data = settings["data_id"]
     batch = settings["training"]["batch_sequences"] * settings["training"]["seq_len"]
-    title = f"{data}, {batch:,} tokens a batch, protocol {settings['protocol']}"
-    shown = Code(yaml.safe_dump(settings, sort_keys=False, width=100))
-    blocks = [
+    studies = dict.fromkeys(title for line in placed for title in line.studies)
+    text = (
+        f"Text {settings['data']['name']}, {batch:,} tokens a batch, protocol"
+        f" {settings['protocol']}; studies: {'; '.join(studies)}."
+    )
+    code = Code(yaml.safe_dump(settings, sort_keys=False, width=100))
+    return [
+        Text(text),
         Grid(f"Optimizers, {title}", columns, placed),
-        Fold("Data, recipe and protocol", [shown]),
+        Fold("Data, recipe and protocol", [code]),
     ]
-    return {"id": f"regime-{name}", "title": title, "short": f"{data}, {batch:,}"}, blocks
+
+
+def _told_labels(
+    shown: Sequence[tuple[tuple[int, int], str]], facts: Sequence[dict[str, str]]
+) -> list[str]:
+    """Return the labels of lines, which are told apart where they have the same place, too."""
+    labels = [""] * len(shown)
+    for place in dict.fromkeys(place for place, _ in shown):
+        here = [index for index, (other, _) in enumerate(shown) if other == place]
+        told = told_apart([shown[index][1] for index in here], [facts[index] for index in here])
+        for index, label in zip(here, told, strict=True):
+            labels[index] = label
+    return labels
 
 
 def _set_speedups(lines: list[_Line]) -> None:

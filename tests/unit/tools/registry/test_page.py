@@ -134,10 +134,10 @@ def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(registry:
     assert [cells_of(text, label)[0] for label in labels] == ["1–3", "1–3", "1–4", "3–4", "-"]
     assert cells_of(text, "Adam")[1] == "3.010 [2.985, 3.035]"
     assert cells_of(text, "Adam-mini")[1] == "3.500"
-    assert cells_of(text, "SGD, f = 1")[1:3] == ["-", "-"]
-    assert cells_of(text, "Adam")[2:4] == ["-", "3.01 (1)"]
+    assert (cells_of(text, "SGD, f = 1")[1], cells_of(text, "SGD, f = 1")[3]) == ("-", "-")
+    assert cells_of(text, "Adam")[3:5] == ["-", "3.01 (1)"]
     assert f'href="./{0:064}/bundle.json"' in cells_of(text, "Adam")[-1]
-    assert cells_of(text, "Adam")[-2] == '<span class="status good">recomputed</span>'
+    assert cells_of(text, "Adam")[2] == '<span class="status good">recomputed</span>'
     assert len(re.findall(r'<section id="regime-', text)) == 2
     assert "&lt;b&gt;harmless&lt;/b&gt; &amp; short" in text
     assert "2 bundles with 14 cells" in text
@@ -145,6 +145,21 @@ def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(registry:
         "no: this text with these settings was first seen on 2026-01-02, when 1 of 3 runs had begun"
     )
     assert text.count(said) == 2
+
+
+def test_people_read_names_and_words_and_no_hash(registry: Registry) -> None:
+    registry.add({"adamw": {60: [3.00, 3.01]}})
+    registry.add({"adamw": {60: [3.2, 3.3, 3.4]}})
+    registry.add({"adamw": {60: [1.0, 1.1]}}, seq_len=8)
+    text = registry.page()
+    title = registry.bundles[0].recorded.plan.name  # type: ignore[union-attr]
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert headings == [f"{title}, training.seq len 16", f"{title}, training.seq len 8", "Bundles"]
+    first = text[: text.index('id="regime-2"')]
+    names = re.findall(r'<th scope="row"[^>]*>(.*?)</th>', first)
+    assert names == ["Adam, seeds 1, 2", "Adam, seeds 1, 2, 3"]
+    assert not re.search(r">[^<>]*[0-9a-f]{10}[^<>]*</", text[: text.index("<details")])
+    assert re.search(r"As of \d+ [A-Z][a-z]+ 20\d\d: 3 bundles", text)
 
 
 CURVE = {60: [4.0, 4.1], 120: [3.5, 3.6], 240: [3.2, 3.3]}
@@ -157,12 +172,12 @@ def test_the_speedup_is_beside_the_strongest_adam_of_the_same_tokens(registry: R
     )
     registry.add({"adamw_f9": {480: [3.1, 3.2], 960: [3.0, 3.1]}})  # more tokens make no reference
     text = registry.page()
-    assert cells_of(text, "Ember")[2] == "2.00 [2.00, -] of Adam"
-    assert [cells_of(text, "Adam", place)[2] for place in range(3)] == ["-"] * 3
-    ratios = [cells_of(text, "Adam, f = 3", place)[2] for place in range(3)]
+    assert cells_of(text, "Ember")[3] == "2.00 [2.00, -] of Adam"
+    assert [cells_of(text, "Adam", place)[3] for place in range(3)] == ["-"] * 3
+    ratios = [cells_of(text, "Adam, f = 3", place)[3] for place in range(3)]
     assert ratios[0] == "-"  # the reference needs less than its fewest tokens
     assert all(ratio.endswith("of Adam") and float(ratio.split()[0]) < 1 for ratio in ratios[1:])
-    assert cells_of(text, "SGD, f = 1")[2] == "-"
+    assert cells_of(text, "SGD, f = 1")[3] == "-"
     assert "beside Adam; the reference needs less than its fewest tokens, " in text
 
 
@@ -176,13 +191,13 @@ def test_what_is_tuned_stands_beside_what_is_tuned(
     registry.add({"adamw": CURVE, "ember": {120: CURVE[120]}})
     registry.add({}, {"adamw": tuned, "ember": {120: tuned[120]}})
     text = registry.page()
-    assert cells_of(text, "Ember")[2].split()[0] == own
-    assert cells_of(text, "Ember (tuned)")[2].split()[0] == own_tuned
+    assert cells_of(text, "Ember")[3].split()[0] == own
+    assert cells_of(text, "Ember (tuned)")[3].split()[0] == own_tuned
 
 
 def test_without_an_adam_of_the_same_tokens_there_is_no_number(registry: Registry) -> None:
     registry.add({"adamw": {60: [4.0, 4.1], 240: [3.2, 3.3]}, "ember": {120: [3.2, 3.3]}})
-    assert cells_of(registry.page(), "Ember")[2] == "-"
+    assert cells_of(registry.page(), "Ember")[3] == "-"
 
 
 def test_what_is_refused_is_not_shown(registry: Registry) -> None:
