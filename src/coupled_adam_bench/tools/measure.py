@@ -22,5 +22,10 @@ def known_of(folder: Path) -> Known:
         data = paths.data_dir(read_sealed(run.cell)["data_id"], run.folder.parents[1])
     except (ValueError, OSError, KeyError, IndexError):
         return Known()
-    counts, word_list = data / UNIGRAM, data / WORD_PAIRS
-    return Known(counts if counts.is_file() else None, word_list if word_list.is_file() else None)
+    counts, word_list = (_if_there(data / name) for name in (UNIGRAM, WORD_PAIRS))
+    return Known(counts, word_list)
+
+
+def _if_there(path: Path) -> Path | None:
+    """Return a path if a file is there."""
+    return path if path.is_file() else None

@@ -176,7 +176,10 @@ def told_apart(names: Sequence[str], facts: Sequence[Mapping[str, str]]) -> list
     told = []
     for name, known in zip(names, facts, strict=True):
         others = alike[name]
-        differing = [key for key in known if any(other.get(key) != known[key] for other in others)]
+        differing = []
+        for key, value in known.items():
+            if any(other.get(key) != value for other in others):
+                differing.append(key)
         words = [f"{key.replace('_', ' ')} {known[key]}" for key in differing]
         told.append(", ".join([name, *words]))
     return told
@@ -189,11 +192,11 @@ def _titles(regimes: Sequence[tuple[dict[str, Any], dict[Any, _Line]]]) -> list[
         counts = Counter(title for line in lines.values() for title in line.studies)
         names.append(counts.most_common(1)[0][0])
     # The id of the data and what is measured follow from the settings, and are no words.
-    said = [
-        {name: settings[name] for name in ("data", "training", "protocol")}
-        for settings, _ in regimes
-    ]
-    return told_apart(names, [_flat(settings) for settings in said])
+    said = []
+    for settings, _ in regimes:
+        shown = {name: settings[name] for name in ("data", "training", "protocol")}
+        said.append(_flat(shown))
+    return told_apart(names, said)
 
 
 def _lines_of(bundle: Checked) -> Iterator[tuple[dict[str, Any], _Line]]:
@@ -289,7 +292,8 @@ def _blocks(
     placed = sorted(lines, key=lambda line: (line.place, math.isnan(line.loss[0]), line.loss[0]))
     for _, of_place in groupby(placed, key=lambda line: line.place):
         rivals = [line for line in of_place if not math.isnan(line.loss[0])]
-        lows, highs = (sorted(line.loss[end] for line in rivals) for end in (1, 2))
+        lows = sorted(line.loss[1] for line in rivals)
+        highs = sorted(line.loss[2] for line in rivals)
         for line in rivals:  # all ranks that the intervals allow
             best, worst = 1 + bisect_left(highs, line.loss[1]), bisect_right(lows, line.loss[2])
             line.rank = str(best) if best == worst else f"{best}–{worst}"
@@ -342,9 +346,12 @@ def _told_labels(
 ) -> list[str]:
     """Return the labels of lines, which are told apart where they have the same place, too."""
     labels = [""] * len(shown)
-    for place in dict.fromkeys(place for place, _ in shown):
-        here = [index for index, (other, _) in enumerate(shown) if other == place]
-        told = told_apart([shown[index][1] for index in here], [facts[index] for index in here])
+    places: dict[Any, list[int]] = {}
+    for index, (place, _) in enumerate(shown):
+        places.setdefault(place, []).append(index)
+    for here in places.values():
+        names = [shown[index][1] for index in here]
+        told = told_apart(names, [facts[index] for index in here])
         for index, label in zip(here, told, strict=True):
             labels[index] = label
     return labels

@@ -98,21 +98,22 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
     tables = study.tables_of_blocks
     for block, written in zip(study.grid, values["grid"], strict=True):
         written["seeds"] = block.seeds[: tables[block.table].min_seeds if block.table else 1]
-        written["tokens"] = [
-            {"steps": steps[count], "label": None if isinstance(tokens, int) else tokens.label}
-            for tokens, count in zip(block.tokens, block.steps(batch_tokens), strict=True)
-        ]
+        written["tokens"] = []
+        for tokens, count in zip(block.tokens, block.steps(batch_tokens), strict=True):
+            label = None if isinstance(tokens, int) else tokens.label
+            written["tokens"].append({"steps": steps[count], "label": label})
         if block.tune is not None:
-            least = min(entry["steps"] for entry in written["tokens"])
+            budget = None
+            if block.tune.tokens is not None:
+                least = min(entry["steps"] for entry in written["tokens"])
+                budget = {"steps": least, "label": None}
+            grids = {}
+            for key, grid in block.tune.grids.items():
+                grids[key] = {factor: values[:_VALUES] for factor, values in grid.items()}
             written["tune"] |= {
                 "seeds": block.tune.seeds[:1],
-                "tokens": {"steps": least, "label": None}
-                if block.tune.tokens is not None
-                else None,
-                "grids": {
-                    key: {f: v[:_VALUES] for f, v in grid.items()}
-                    for key, grid in block.tune.grids.items()
-                },
+                "tokens": budget,
+                "grids": grids,
                 "equal_budgets": False,
             }
     evaluation = values["evaluation"]
