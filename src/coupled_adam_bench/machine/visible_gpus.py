@@ -41,7 +41,5 @@ def visible_gpus() -> list[str]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [
-        str(index)
-        for index, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))
-    ]
+    gpus = [line for line in listed.splitlines() if line.startswith("GPU ")]
+    return [str(index) for index in range(len(gpus))]
