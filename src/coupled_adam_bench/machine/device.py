@@ -79,6 +79,7 @@ def _cure(seen: int, old: str | None, driver: str | None) -> str:
         f"or install a build for CUDA 12: pip install torch=={torch.__version__.partition('+')[0]} "
     )
     older_build += f"--index-url {_BUILDS_FOR_CUDA_12}"
+    # The first reason that holds is the answer, so each may rely on those above it not holding.
     if old is not None:
         return f"this build has no kernels for {old}, so use another GPU, {older_build}"
     if torch.version.cuda is None and seen == 0:
@@ -93,6 +94,7 @@ def _cure(seen: int, old: str | None, driver: str | None) -> str:
         )
     if seen == 0 and driver is None:
         return "no driver of NVIDIA is to be seen here, so start on a machine with GPUs"
+    # A version of CUDA that is newer than those listed has no least driver here, so none is blamed.
     major = (torch.version.cuda or "").partition(".")[0]
     needed = _LEAST_DRIVER.get(major, 0)
     if seen == 0 and needed > int((driver or "0").partition(".")[0]):

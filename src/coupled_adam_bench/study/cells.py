@@ -4,6 +4,7 @@ hashes what it does."""
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from coupled_adam_bench.store.files import digest
@@ -237,10 +238,9 @@ def block_cells(study: Study, data: str, block: GridBlock) -> list[Cell]:
     that are tuned have their settings as the block gives them, and the names of their rows.
     """
     models = {model.name: model for model in study.models}
+    rows = zip(block.optimizers, block.rows, strict=True)
+    combinations = product(block.models, block.tokens, rows, block.seeds)
     return [
         replace(make_cell(study, data, models[name], tokens, optimizer, seed), optimizer=row)
-        for name in block.models
-        for tokens in block.tokens
-        for optimizer, row in zip(block.optimizers, block.rows, strict=True)
-        for seed in block.seeds
+        for name, tokens, (optimizer, row), seed in combinations
     ]

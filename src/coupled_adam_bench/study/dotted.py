@@ -71,10 +71,11 @@ def code_of(path: str) -> Code:
             " or it has no file; correct the path, or install it into the environment that runs"
             " the study"
         )
-    if _INSTALLED & set(files[module].parts) and (
-        names := _packages().get(module.partition(".")[0])
-    ):
-        return {name: version(name) for name in sorted(set(names))}
+    if _INSTALLED & set(files[module].parts):
+        # A file there that belongs to no package is somebody's own code, which is read below.
+        names = _packages().get(module.partition(".")[0])
+        if names:
+            return {name: version(name) for name in sorted(set(names))}
     try:
         _add_imported(files, _others() - set(files[module].parents))
         return {name: sha256_file(file) for name, file in sorted(files.items())}
@@ -120,16 +121,16 @@ def _imported_names(file: Path, package: str) -> list[str]:
     one."""
     names = []
     for node in ast.walk(ast.parse(file.read_bytes(), file)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        imported = [alias.name for alias in node.names]
+        base = ""
+        if isinstance(node, ast.ImportFrom):
             above = package.split(".")[: -node.level + 1 or None] if node.level else []
             base = ".".join(filter(None, [*above, node.module]))
-            names += (
-                [base, *(f"{base}.{alias.name}" for alias in node.names)]
-                if base
-                else [a.name for a in node.names]
-            )
+        if base:
+            imported = [base, *(f"{base}.{name}" for name in imported)]
+        names += imported
     return names
 
 

@@ -205,12 +205,8 @@ def with_code(study: Study) -> Study:
 
     ``ValueError`` if the study names other code.
     """
-    used = [
-        entry
-        for block in study.grid
-        for optimizer in block.optimizers
-        for entry in optimizer.entries.values()
-    ]
+    optimizers = [optimizer for block in study.grid for optimizer in block.optimizers]
+    used = [entry for optimizer in optimizers for entry in optimizer.entries.values()]
     if not any(isinstance(entry, CustomSettings) for entry in used):
         return study
     blocks = [

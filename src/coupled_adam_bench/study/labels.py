@@ -36,15 +36,12 @@ def check_labels(blocks: Sequence[PlannedBlock]) -> None:
 def _printed(planned: PlannedBlock) -> Iterator[tuple[str, str, str | int, int]]:
     """Yield kind, label, what the label stands for, and number of everything in a block that tables
     print."""
-    cells = planned.cells
-    printed: dict[str, list[tuple[str, str | int]]] = {
-        "optimizers": [(cell.optimizer.label, cell.optimizer.key) for cell in cells],
-        "models": [
-            (cell.model.label or readable_count(cell.n_params), cell.n_params) for cell in cells
-        ],
-        "tokens": [
-            (cell.tokens_label or readable_count(cell.n_tokens), cell.n_tokens) for cell in cells
-        ],
-    }
+    printed: dict[str, list[tuple[str, str | int]]] = {"optimizers": [], "models": [], "tokens": []}
+    for cell in planned.cells:
+        size = cell.model.label or readable_count(cell.n_params)
+        length = cell.tokens_label or readable_count(cell.n_tokens)
+        printed["optimizers"].append((cell.optimizer.label, cell.optimizer.key))
+        printed["models"].append((size, cell.n_params))
+        printed["tokens"].append((length, cell.n_tokens))
     for kind, pairs in printed.items():
         yield from ((kind, *pair, index) for index, pair in enumerate(dict.fromkeys(pairs)))

@@ -141,22 +141,16 @@ class Plan:
         the tuning's id."""
         if not choices:
             return self
-        filled = [
-            tuple(
-                (
-                    fill_slot(cell, choices[cell.tuning])
-                    if cell.tuning is not None and cell.tuning in choices
-                    else cell
-                )
-                for cell in planned.cells
-            )
-            for planned in self.blocks
-        ]
-        blocks = tuple(
-            replace(planned, cells=cells)
-            for planned, cells in zip(self.blocks, filled, strict=True)
-        )
-        return replace(self, blocks=blocks)
+        blocks = []
+        for planned in self.blocks:
+            cells = []
+            for cell in planned.cells:
+                if cell.tuning is not None and cell.tuning in choices:
+                    cells.append(fill_slot(cell, choices[cell.tuning]))
+                else:
+                    cells.append(cell)
+            blocks.append(replace(planned, cells=tuple(cells)))
+        return replace(self, blocks=tuple(blocks))
 
     @property
     def data_ids(self) -> tuple[str, ...]:

@@ -139,17 +139,13 @@ def is_meant(hypothesis: Hypothesis, table: str | None, cell: Cell) -> bool:
 
 def meant_cells(stated: Stated, blocks: Sequence[PlannedBlock]) -> list[Cell]:
     """Return the cells that any hypothesis is about, each once."""
-    return list(
-        {
-            cell.id: cell
-            for planned in blocks
-            for cell in planned.cells
-            if any(
-                is_meant(hypothesis, planned.block.table, cell)
-                for hypothesis in stated.plan.hypotheses
-            )
-        }.values()
-    )
+    meant = {}
+    for planned in blocks:
+        table = planned.block.table
+        for cell in planned.cells:
+            if any(is_meant(hypothesis, table, cell) for hypothesis in stated.plan.hypotheses):
+                meant[cell.id] = cell
+    return list(meant.values())
 
 
 def check_stated(stated: Stated, blocks: Sequence[PlannedBlock]) -> None:
@@ -168,26 +164,31 @@ def _problems(hypothesis: Hypothesis, blocks: Sequence[PlannedBlock]) -> Iterato
             f" {', '.join(tables) or 'none'}"
         )
         return
-    metrics = [
-        name for name in of_table[0].study.metrics if all(name in p.study.metrics for p in of_table)
-    ]
+    # The blocks of a table may be of several studies, and a metric is tested on all their cells.
+    metrics = list(of_table[0].study.metrics)
+    for planned in of_table[1:]:
+        metrics = [name for name in metrics if name in planned.study.metrics]
     if hypothesis.metric not in metrics:
         yield (
             f"metric: {hypothesis.metric!r} is nothing that the study measures; there are"
             f" {', '.join(metrics)}"
         )
     cells = [cell for planned in of_table for cell in planned.cells]
+    optimizers = [cell.optimizer.key for cell in cells]
+    models = [cell.model.name for cell in cells]
+    lengths = [_tokens(cell) for cell in cells]
     for field, value, known in (
-        ("better", hypothesis.better, [cell.optimizer.key for cell in cells]),
-        ("than", hypothesis.than, [cell.optimizer.key for cell in cells]),
-        ("model", hypothesis.model, [cell.model.name for cell in cells]),
-        ("tokens", hypothesis.tokens, [_tokens(cell) for cell in cells]),
+        ("better", hypothesis.better, optimizers),
+        ("than", hypothesis.than, optimizers),
+        ("model", hypothesis.model, models),
+        ("tokens", hypothesis.tokens, lengths),
     ):
         if value is not None and value not in known:
             yield (
                 f"{field}: {value!r} is not in {hypothesis.table}; there are"
                 f" {', '.join(dict.fromkeys(known))}"
             )
+    # Two optimizers are compared only where data, model, length and recipe are the same.
     keys: dict[tuple[Any, ...], set[str]] = {}
     for cell in cells:
         if is_meant(hypothesis, hypothesis.table, cell):

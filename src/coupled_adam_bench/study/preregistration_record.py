@@ -75,11 +75,10 @@ def note_stated(plan: Plan, study_dir: Path, measured: Mapping[str, str]) -> Non
         for cell in meant_cells(plan.stated, chosen.blocks)
     }
     known = {name: found for entry in seen for name, found in entry["signs"].items()} | signs
-    begun = [
-        name
-        for name, found in known.items()
-        if any((study_dir.parent / path).exists() for path in found)
-    ]
+    begun = []
+    for name, found in known.items():
+        if any((study_dir.parent / path).exists() for path in found):
+            begun.append(name)
     at = datetime.now(UTC).isoformat(timespec="seconds")
     entry = {**now, "signs": signs, "at": at, "begun": begun, "n_cells": len(known)}
     write_sealed(study_dir / RECORD, {"seen": [*seen, entry]})

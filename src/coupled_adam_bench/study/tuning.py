@@ -27,6 +27,11 @@ class Candidate:
     cells: tuple[Cell, ...]
 
     @property
+    def cell_ids(self) -> list[str]:
+        """The ids of its cells, in the order of the seeds."""
+        return [cell.id for cell in self.cells]
+
+    @property
     def model_lr(self) -> float:
         """The peak learning rate of the recipe."""
         return self.cells[0].model.learning_rate
@@ -100,7 +105,7 @@ def _tuning(study: Study, data: str, block: GridBlock, cell: Cell, optimizer: Op
         of_seeds = (make_cell(study, data, tuned_model, tokens, tuned, seed) for seed in tune.seeds)
         found.append(Candidate(values, tuple(of_seeds)))
     row, first = cell.optimizer, found[0].cells[0]
-    tried = [[candidate.settings, [one.id for one in candidate.cells]] for candidate in found]
+    tried = [[candidate.settings, candidate.cell_ids] for candidate in found]
     identity = [VALIDATION_LOSS.version, row.key, *tried]
     name = f"{model.name}_{readable_count(first.n_tokens)}_{row.key}_{digest(identity)}"
     return Tuning(name, row, tuple(found))
@@ -131,10 +136,10 @@ def choice_file(folder: Path, tuning_id: str) -> Path:
 def read_choice(path: Path, tuning: Tuning) -> dict[str, Any]:
     """Return the record of a choice; ``ValueError`` if it is damaged, or of other candidates."""
     record = read_sealed(path)
-    ids = [
-        [cell["cell"] for cell in candidate["cells"]] for candidate in record.get("candidates", ())
-    ]
-    expected = [[cell.id for cell in candidate.cells] for candidate in tuning.candidates]
+    ids = []
+    for candidate in record.get("candidates", ()):
+        ids.append([cell["cell"] for cell in candidate["cells"]])
+    expected = [candidate.cell_ids for candidate in tuning.candidates]
     if (
         record.get("tuning") != tuning.id
         or ids != expected

@@ -313,36 +313,34 @@ _EMBEDDINGS = (
         digits=0,
     ),
 )
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        _loss("loss", r"$\mathcal{L}$", "<i>L</i>", "cross-entropy on held-out tokens"),
-        _test(
-            "bits_per_byte",
-            r"$\mathrm{bpb}$",
-            "bpb",
-            "bits per byte of held-out text",
-            higher_is_better=False,
-            unit="bit/byte",
-            digits=3,
-        ),
-        *map(_band_loss, BANDS),
-        *(metric for band in BANDS for metric in _band_calibrations(band)),
-        *_LOGITS,
-        Metric(
-            "acc",
-            "average",
-            "downstream",
-            r"$\mathrm{Acc}$",
-            "Acc",
-            "mean accuracy over the downstream tasks",
-            higher_is_better=True,
-            digits=3,
-            high=1.0,
-        ),
-        *_EMBEDDINGS,
-    )
-}
+_ALL_METRICS: tuple[Metric, ...] = (
+    _loss("loss", r"$\mathcal{L}$", "<i>L</i>", "cross-entropy on held-out tokens"),
+    _test(
+        "bits_per_byte",
+        r"$\mathrm{bpb}$",
+        "bpb",
+        "bits per byte of held-out text",
+        higher_is_better=False,
+        unit="bit/byte",
+        digits=3,
+    ),
+    *map(_band_loss, BANDS),
+    *(metric for band in BANDS for metric in _band_calibrations(band)),
+    *_LOGITS,
+    Metric(
+        "acc",
+        "average",
+        "downstream",
+        r"$\mathrm{Acc}$",
+        "Acc",
+        "mean accuracy over the downstream tasks",
+        higher_is_better=True,
+        digits=3,
+        high=1.0,
+    ),
+    *_EMBEDDINGS,
+)
+METRICS = {metric.name: metric for metric in _ALL_METRICS}
 
 HELD_OUT_SIZES = ("n_predicted_tokens", "n_documents")
 """The size of the held-out text under the task ``test``: its targets, and the documents that they

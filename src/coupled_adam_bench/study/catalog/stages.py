@@ -40,6 +40,7 @@ class Stage:
         return columns_of(self.name) + self.columns
 
 
+_SIZE_COLUMNS = tuple(("test", name, "1") for name in HELD_OUT_SIZES)
 STAGES = {
     stage.name: stage
     for stage in (
@@ -49,7 +50,7 @@ STAGES = {
             opener="evaluation.held_out_loss:open_evaluator",
             settings="evaluation.settings:test_loss",
             summary="measure loss, calibration and logits of trained cells on the test split",
-            columns=tuple(("test", name, "1") for name in HELD_OUT_SIZES),
+            columns=_SIZE_COLUMNS,
         ),
         Stage(
             name="embeddings",

@@ -177,6 +177,7 @@ def checked_arguments(values: Any) -> Any:
     what cannot be one."""
     if not isinstance(values, dict):
         return values
+    arguments = {}
     for name, value in values.items():
         if name in _NO_ARGUMENTS:
             raise ValueError(f"{name}: not among the arguments; {_NO_ARGUMENTS[name]}")
@@ -193,9 +194,8 @@ def checked_arguments(values: Any) -> Any:
                     f"{name}: {entry!r} is text to YAML, whose numbers have a point: write 1.0e-8,"
                     " not 1e-8"
                 )
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
+        arguments[name] = tuple(value) if isinstance(value, list) else value
+    return arguments
 
 
 def as_list(value: Any) -> Any:

@@ -76,6 +76,8 @@ class Composite(Settings):
                     f"{self.study}: studies: {files[0]} is made of studies itself; name those"
                     " instead"
                 )
+            # What the composite gives for all wins, field by field, so a part keeps the fields that
+            # the composite leaves out.
             for section, given in self.model_dump(
                 include=_FOR_ALL, exclude_unset=True, exclude_none=True
             ).items():

@@ -98,12 +98,14 @@ def table_errors(
         missing = [field for field in _NEEDED if getattr(settings, field) is None]
         if paper is None and missing:
             yield f"{place}.{missing[0]}: missing; a study's own table needs {', '.join(_NEEDED)}"
+            # No table can be made without these fields, so the rest cannot be checked.
             continue
         if paper is not None and settings.comparison not in (None, paper.comparison):
             yield (
                 f"{place}.comparison: {settings.comparison}, but {name} of the paper is"
                 f" {paper.comparison}; give the table a name of its own"
             )
+        # The paper's values fill what the study leaves out; the rest is about the table so made.
         table = _table(name, settings, metrics)
         if unknown := [column for column in table.columns if column not in metrics]:
             yield (
@@ -178,10 +180,10 @@ class GridBlock(LaterSettings):
 
     def steps(self, batch_tokens: int) -> list[int]:
         """Return the number of steps for each entry of ``tokens``."""
-        return [
-            value // batch_tokens if isinstance(value, int) else value.steps
-            for value in self.tokens
-        ]
+        steps = []
+        for value in self.tokens:
+            steps.append(value // batch_tokens if isinstance(value, int) else value.steps)
+        return steps
 
     @property
     def keys_of_own_heads(self) -> list[str]:
@@ -203,10 +205,14 @@ class GridBlock(LaterSettings):
                     f"tokens: {value} is smaller than one batch of {batch_tokens} tokens "
                     "(training.batch_sequences x training.seq_len)"
                 )
+        # Lengths are compared in steps and optimizers by key, since entries that look different can
+        # be the same.
+        lengths = [f"{count} steps" for count in self.steps(batch_tokens)]
+        keys = [row.key for row in self.rows]
         for field, values in (
             ("models", self.models),
-            ("tokens", [f"{count} steps" for count in self.steps(batch_tokens)]),
-            ("optimizers", [row.key for row in self.rows]),
+            ("tokens", lengths),
+            ("optimizers", keys),
             ("seeds", self.seeds),
         ):
             if twice := duplicates(values):

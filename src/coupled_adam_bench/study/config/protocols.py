@@ -91,15 +91,14 @@ def departing_settings(study: Any, protocol: Protocol) -> dict[str, Any]:
     def setting(field: str) -> Any:
         return reduce(getattr, field.split("."), study)
 
-    there = [
-        field for field in LEDGER if setting(field.rpartition(".")[0]) is not None
-    ]  # a stage may be left out
-    return {
-        field: setting(field)
-        for field, point in ((field, LEDGER[field]) for field in there)
-        if setting(field) != point.value(protocol)
-        and (point.only_with is None or setting(point.only_with[0]) == point.only_with[1])
-    }
+    departing = {}
+    for field, point in LEDGER.items():
+        if setting(field.rpartition(".")[0]) is None:
+            continue  # a stage may be left out
+        has_effect = point.only_with is None or setting(point.only_with[0]) == point.only_with[1]
+        if has_effect and setting(field) != point.value(protocol):
+            departing[field] = setting(field)
+    return departing
 
 
 def as_yaml(value: Any) -> str:

@@ -70,6 +70,7 @@ class _StrictLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key for key, _ in node.value]
+        # The nodes are looked at, since of two equal keys the mapping itself has only the last.
         for name, count in Counter(
             key.value for key in keys if isinstance(key, yaml.ScalarNode)
         ).items():

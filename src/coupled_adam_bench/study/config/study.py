@@ -237,6 +237,8 @@ class Study(Settings):
             )
         warmup, decay = training.warmup(steps), training.decay(steps)
         field = "warmup_steps" if training.warmup_fraction is None else "warmup_fraction"
+        # A warmup that takes all steps stands first, since a shorter decay would not help there, as
+        # the next message says.
         if warmup >= steps:
             return (
                 f"the warmup of {warmup} steps (training.{field}) takes all {steps} steps of the"
@@ -273,6 +275,7 @@ class Study(Settings):
                     f"{place}.seeds: {', '.join(map(str, shared))} is a seed of the grid too; what"
                     " is compared must not have been trained to choose: take other seeds"
                 )
+            # Candidates of another length than the cells have a warmup and a decay of their own.
             steps = tune.steps(batch_tokens)
             problem = self._run_error(steps) if steps else None
             if problem:

@@ -90,18 +90,16 @@ class Model(LaterSettings):
     def _heads_divide_width(self) -> Self:
         if self.n_head and self.d_model % self.n_head:
             raise ValueError(f"n_head: {self.n_head} does not divide d_model {self.d_model}")
-        if (
-            self.family.is_rotary
-            and (turned := self.rope_fraction * self.d_model / self.n_head) % 2
-        ):
-            raise ValueError(
-                f"n_head: RoPE turns pairs, but rope_fraction x d_model / n_head = {turned:g} is"
-                " not even"
-            )
-        for field in sorted(
-            set().union(*(family.options for family in ARCHITECTURES.values()))
-            - self.family.options
-        ):
+        if self.family.is_rotary:
+            turned = self.rope_fraction * self.d_model / self.n_head
+            if turned % 2:
+                raise ValueError(
+                    f"n_head: RoPE turns pairs, but rope_fraction x d_model / n_head = {turned:g}"
+                    " is not even"
+                )
+        # An option that the architecture lacks would be ignored in silence if a study set it.
+        options = set().union(*(family.options for family in ARCHITECTURES.values()))
+        for field in sorted(options - self.family.options):
             if getattr(self, field) != type(self).model_fields[field].default:
                 others = " or ".join(
                     repr(name) for name, family in ARCHITECTURES.items() if field in family.options
@@ -147,11 +145,10 @@ class Model(LaterSettings):
         """Return the number of parameters, including positions; a tied embedding counts once."""
         norms = self.n_layer * self.norm_params_per_layer + self.family.outer_norms * self.d_model
         embeddings = vocab_size * self.d_model * (2 if self.has_own_head else 1)
-        contexts = (
-            0
-            if self.n_contexts is None
-            else self.d_model * (self.d_model if self.tied else self.n_contexts)
-        )
+        contexts = 0
+        if self.n_contexts is not None:
+            n_vectors = self.d_model if self.tied else self.n_contexts  # tied, a map of the rows
+            contexts = self.d_model * n_vectors
         return embeddings + contexts + self.n_positions(seq_len) + self.matrix_params + norms
 
     def flops_per_token(self, vocab_size: int, seq_len: int) -> int:

@@ -39,7 +39,10 @@ Values = dict[str, Any]
 def _values(values: Any) -> Any:
     if not isinstance(values, list | tuple):
         raise ValueError("must be a list of values")
-    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+    read = []
+    for value in values:
+        read.append(tuple(value) if isinstance(value, list) else value)
+    return tuple(read)
 
 
 Grid = dict[
@@ -125,6 +128,7 @@ class Tune(Settings):
         if self.model is not None and self.model not in models:
             yield f"model: {self.model} is not among the study's models {', '.join(models)}"
             return
+        # A choice must not rest on longer training than that of the cells for which it is made.
         steps = self.steps(batch_tokens)
         if steps == 0:
             yield f"tokens: {self.tokens} is smaller than one batch of {batch_tokens} tokens"
@@ -140,16 +144,15 @@ class Tune(Settings):
                 f" {', '.join(by_key)}"
             )
         model = models[self.model] if self.model is not None else next(iter(models.values()))
+        # An optimizer without a grid has no candidates, which counts among the budgets as 0.
+        counts = dict.fromkeys(by_key, 0)
         for key, optimizer in by_key.items():
-            if key in self.grids:
-                yield from (
-                    f"grids.{key}{problem}"
-                    for problem in _grid_errors(self.grids[key], model, optimizer)
-                )
-        counts = {
-            key: prod(map(len, self.grids[key].values())) if key in self.grids else 0
-            for key in by_key
-        }
+            if key not in self.grids:
+                continue
+            grid = self.grids[key]
+            for problem in _grid_errors(grid, model, optimizer):
+                yield f"grids.{key}{problem}"
+            counts[key] = prod(map(len, grid.values()))
         if self.equal_budgets and len(set(counts.values())) > 1:
             named = ", ".join(f"{key} has {count}" for key, count in counts.items())
             yield (
@@ -175,10 +178,9 @@ def _grid_errors(grid: Grid, model: Model, optimizer: Optimizer) -> Iterator[str
 def candidates(grid: Grid, model: Model, optimizer: Optimizer) -> list[Values]:
     """Return the values of each candidate, typed: all combinations of the grid, the last field
     fastest."""
-    typed = (
-        [read_value(field, value, model, optimizer) for value in values]
-        for field, values in grid.items()
-    )
+    typed = []
+    for field, values in grid.items():
+        typed.append([read_value(field, value, model, optimizer) for value in values])
     return [dict(zip(grid, combination, strict=True)) for combination in product(*typed)]
 
 
