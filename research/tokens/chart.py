@@ -16,9 +16,11 @@ from matplotlib import pyplot as plt
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from claims import lines_of, of_seeds  # noqa: E402
+from claims import is_selected, lines_of, of_seeds  # noqa: E402
 
 PAPER = 0.95
+STEPS = 2_000
+SEEDS = 3
 BATCHES = {"2k": 2_048, "16k": 16_384, "98k": 98_304, "393k": 393_216}
 COLORS = dict(zip(BATCHES, ("#0072B2", "#E69F00", "#009E73", "#CC79A7"), strict=True))
 RECIPES = {"demo": 14e3, "paper": 1.33e6, "modded-nanogpt": 36e6}
@@ -32,17 +34,16 @@ def half_life(beta2: float, batch_tokens: int) -> float:
 
 def gaps(batch: str) -> list[tuple[float, float, float, float]]:
     """Return memory, gap, and both ends of its interval for each Adam of a batch."""
-    table = f"tokens_{batch}"
-    lines = [line for line in lines_of("tokens/results.csv") if line["study"] == table]
+    place = {"model": "contexts", "n_tokens": str(STEPS * BATCHES[batch])}
+    place |= {"task": "test", "metric": "loss"}
+    lines = [line for line in lines_of("tokens/results.csv") if is_selected(line, place)]
     found = []
-    for key in sorted({line["optimizer"] for line in lines}):
-        if not key.startswith("adamw"):
-            continue
-        beta2 = float(key.partition("_b2-")[2] or PAPER)
-        wanted = {"task": "test", "metric": "loss", "optimizer": "coupled_adam", "reference": key}
-        gap = of_seeds(lines, wanted, 3)
-        memory = half_life(beta2, BATCHES[batch])
-        found.append((memory, gap["difference"], gap["low"], gap["high"]))
+    for key in sorted({line["optimizer"] for line in lines if line["value"] != "NaN"}):
+        if key.startswith("adamw"):
+            beta2 = float(key.partition("_b2-")[2] or PAPER)
+            gap = of_seeds(lines, {"optimizer": "coupled_adam", "reference": key}, SEEDS)
+            memory = half_life(beta2, BATCHES[batch])
+            found.append((memory, gap["difference"], gap["low"], gap["high"]))
     return sorted(found)
 
 
@@ -62,14 +63,15 @@ def main() -> None:
         label = f"batch of {BATCHES[batch]:,} tokens"
         axes.errorbar(memory, gap, errors, marker="o", capsize=3, color=color, label=label)
     axes.axhline(0, color="0.4", linewidth=0.8)
-    top = axes.get_ylim()[1]
+    axes.set_ylim(top=0.065)
     for name, memory in RECIPES.items():
         axes.axvline(memory, color="0.7", linewidth=0.8, linestyle=":")
-        axes.text(memory, top, f" {name}", va="top", fontsize=8, color="0.35")
+        side = "right" if memory > 1e7 else "left"
+        axes.text(memory, 0.062, f" {name} ", ha=side, va="top", fontsize=8, color="0.35")
     axes.set_xscale("log")
     axes.set_xlabel("half-life of Adam's second moment, in tokens")
     axes.set_ylabel("loss of Coupled Adam minus Adam's")
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="center right", frameon=False)
     (HERE / "figures").mkdir(exist_ok=True)
     figure.savefig(HERE / "figures" / "memory.svg", metadata={"Date": None})
 
