@@ -69,6 +69,7 @@ def learn_bpe(study: Study, data_id: str, out: Path, threads: int) -> Bpe:
     if (learned := _read(record, data_id)) is not None:
         return learned
     text = _TrainText(study, shards_dir(out) / "hub")
+    # The library has no argument for its threads: it looks for them in the environment.
     with (
         environment(
             {
@@ -79,6 +80,7 @@ def learn_bpe(study: Study, data_id: str, out: Path, threads: int) -> Bpe:
         Progress(None, "character", f"learn the BPE of {data_id}") as progress,
     ):
         merges = _merges(text.pieces(progress), study.data.vocab_size - BYTES_AND_EOT)
+    # Where no pair is left to merge, the library stops early and does not say so.
     if (n_types := BYTES_AND_EOT + len(merges)) < study.data.vocab_size:
         raise ValueError(
             f"data.vocab_size: {study.data.vocab_size}, but the text supports a BPE of {n_types}"

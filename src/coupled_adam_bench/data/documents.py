@@ -204,6 +204,7 @@ def _text_of(row: dict[str, Any], field: str, place: str) -> str | RowError:
             f"{place}: field {field!r} is {type(text).__name__}, not text; remove the row, or "
             "set data.source.text_field to another field"
         )
+    # JSON can write half of a surrogate pair, for which UTF-8 has no bytes.
     try:
         text.encode()
     except UnicodeEncodeError as error:

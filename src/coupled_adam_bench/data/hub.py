@@ -76,6 +76,7 @@ def patiently(what: str, minutes: float, call: Callable[[], Result], most_bytes:
     try:
         return retrying(bounded_call)
     except Exception as error:
+        # The library wraps what the socket said, so its causes are looked through.
         if any(isinstance(cause, socket.gaierror) for cause in _causes(error)):
             given_up = "the name of the server is not known here"
         elif _passes(error):
@@ -139,19 +140,18 @@ def _said_of(place: Place) -> Iterator[None]:
     except (PlaceError, HubAwayError):
         raise
     except Exception as error:
+        # A full disk is no fault of the dataset, and has an advice of its own further up.
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise
-        where, status, kinds = (
-            name_of(place),
-            _status(error),
-            {type(cause) for cause in _causes(error)},
-        )
+        where, status = name_of(place), _status(error)
+        kinds = {type(cause) for cause in _causes(error)}
         if errors.OfflineModeIsEnabled in kinds:
             raise ValueError(
                 f"{where} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub;"
                 " connect this machine, download it first (target `fetch`, with paths.hub_mirror),"
                 " or use the source 'files'"
             ) from error
+        # Some errors carry a status alone, so it decides where the type does not.
         if errors.GatedRepoError in kinds or status == 403:
             problem = f" is gated (HTTP {status}): its terms must be accepted on its page"
             advice = (
@@ -287,6 +287,7 @@ def _data_files(place: Place, dataset: str, commit: str) -> list[str]:
     try:
         builder = datasets.load_dataset_builder(dataset, place.config_name, revision=commit)
     except ValueError as error:
+        # A configuration that is not there has no error of its own, only a text of either case.
         if "onfig" in str(error):
             raise PlaceError(
                 f"{name_of(place)}: {error}",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -234,11 +235,14 @@ def _jobs(data: Data, data_id: str, out: Path, corpus: Corpus) -> Iterator[Shard
 def _finished_shards(out: Path, source: str, max_tokens: int | None) -> Iterator[Shard]:
     """Yield the finished shards of a ``source`` from the first on, without the one that
     ``max_tokens`` cuts."""
-    n_tokens, index = 0, 0
     if not source:
         return
-    while (shard := read_shard(out, index)) is not None and shard.source == source:
-        n_tokens, index = n_tokens + sum(shard.n_tokens), index + 1
+    n_tokens = 0
+    for index in count():
+        shard = read_shard(out, index)
+        if shard is None or shard.source != source:
+            return
+        n_tokens += sum(shard.n_tokens)
         if max_tokens is not None and n_tokens >= max_tokens:
             return
         yield shard
@@ -293,6 +297,7 @@ def _assemble(split: str, shards: list[Shard], out: Path, vocab_size: int) -> Bi
     checksum = sha256()
     with atomic_path(file) as temporary, temporary.open("wb") as target:
         for index, shard in enumerate(shards):
+            # A shard has its splits one after the other, in the order of SPLITS.
             with shard_file(out, index).open("rb") as tokens:
                 tokens.seek(sum(shard.n_tokens[:split_index]) * itemsize)
                 n_left = shard.n_tokens[split_index] * itemsize
@@ -302,10 +307,7 @@ def _assemble(split: str, shards: list[Shard], out: Path, vocab_size: int) -> Bi
                     target.write(chunk)
                     checksum.update(chunk)
                     n_left -= len(chunk)
-    return Bin(
-        file.name,
-        n_tokens=sum(shard.n_tokens[split_index] for shard in shards),
-        n_documents=sum(shard.n_documents[split_index] for shard in shards),
-        sha256=checksum.hexdigest(),
-        n_bytes=sum(shard.n_bytes[split_index] for shard in shards),
-    )
+    n_tokens = sum(shard.n_tokens[split_index] for shard in shards)
+    n_documents = sum(shard.n_documents[split_index] for shard in shards)
+    n_bytes = sum(shard.n_bytes[split_index] for shard in shards)
+    return Bin(file.name, n_tokens, n_documents, checksum.hexdigest(), n_bytes)

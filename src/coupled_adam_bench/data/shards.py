@@ -99,6 +99,7 @@ def make_shard(job: ShardJob) -> tuple[Shard, bool]:
     finished = read_shard(job.folder, job.index)
     if finished is not None and finished.key == key:
         return finished, False
+    # A shard's file has its splits one after the other, so all documents are held until it ends.
     dtype = token_dtype(job.data.vocab_size)
     documents_by_split: list[list[np.ndarray[Any, np.dtype[Any]]]] = [[] for _ in SPLITS]
     n_bytes_by_split = [0] * len(SPLITS)
@@ -127,6 +128,7 @@ def make_shard(job: ShardJob) -> tuple[Shard, bool]:
         source=job.source,
         end=job.end,
     )
+    # Written last, the record says that the tokens before it are whole.
     write_sealed(file.with_suffix(".json"), asdict(shard))
     return shard, True
 
@@ -200,6 +202,7 @@ def make_shards(
 
     try:
         for job in jobs:
+            # A job holds its texts, so a longer queue would only fill the memory.
             if len(pending) == 2 * workers:
                 yield first()
             pending.append((job, pool.submit(make_shard, job)))

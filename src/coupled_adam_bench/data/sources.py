@@ -112,8 +112,10 @@ class Corpus:
                     number, origin, file_documents(path, origin, text_field, txt_document)
                 ):
                     n_given += 1
+                    # Files with a problem are read to their end, but only for other problems.
                     if not self._problems:
                         yield text
+                # A file that an earlier run had begun has given text then.
                 is_empty = n_given == n_before and skipped == 0
                 if is_empty and self._n_problems == n_problems:
                     self._leave_out(_no_documents(origin), "empty")

@@ -115,6 +115,7 @@ def _family(file: Path, values: dict[str, Any]) -> _Family:
     if "ByteLevel" in decoder:
         prepends = before.get("ByteLevel", {}).get("add_prefix_space", False)
         return _Family(len, lambda token: prepends and token.startswith(_BYTE_LEVEL_SPACE))
+    # SentencePiece writes a space as U+2581, and a byte that no token has as text such as <0x0A>.
     metaspace = before.get("Metaspace") or decoder.get("Metaspace")
     if metaspace or decoder.get("Replace", {}).get("pattern") == {"String": _SPACE}:
         normalizer = _parts(values, "normalizer")
@@ -129,6 +130,7 @@ def _family(file: Path, values: dict[str, Any]) -> _Family:
             ),
             lambda token: prepends and token.startswith(_SPACE),
         )
+    # Words have lost the space between them, which is counted with the word after it.
     if set(before) == {"WhitespaceSplit"} and not decoder:
         return _Family(lambda word: len(f" {word}".encode()), lambda _word: True)
     raise ValueError(

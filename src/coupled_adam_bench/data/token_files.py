@@ -67,6 +67,7 @@ def copy_token_files(study: Study, data_id: str, out: Path) -> Meta:
             " one that is held out"
         )
     val = _TokenFile(held_out[0])
+    # The last token that is predicted needs the one before it, so val has one token more.
     cut = source.val_tokens + 1
     encoder = load_encoder(out / TOKENIZER)
     parts = {
@@ -78,6 +79,7 @@ def copy_token_files(study: Study, data_id: str, out: Path) -> Meta:
         split: _write(pieces, out / f"{split}.bin", encoder.n_vocab, encoder.eot_id)
         for split, pieces in parts.items()
     }
+    # The files are hashed while they are copied, since a second reading of them takes as long.
     read = {
         file.path.name: file.checksum.hexdigest() for pieces in parts.values() for file, _ in pieces
     }

@@ -177,10 +177,11 @@ def read_gpt2(file: Path) -> Tokenizer:
     try:
         model = read_object(file)["model"]
         vocab = model["vocab"]
-        merges = [
-            tuple(merge.split(" ") if isinstance(merge, str) else merge)
-            for merge in model["merges"]
-        ]
+        merges = []
+        for merge in model["merges"]:
+            # Older files have the two parts of a merge as one text, newer ones as a list.
+            parts = merge.split(" ") if isinstance(merge, str) else merge
+            merges.append(tuple(parts))
         own_digest = digest({"vocab": vocab, "merges": merges}, 64)
     except (KeyError, TypeError, ValueError):
         vocab, merges, own_digest = {}, [], "none"

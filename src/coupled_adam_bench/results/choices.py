@@ -74,15 +74,14 @@ def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
     """
     means = {index: one.mean for index, one in enumerate(tried) if math.isfinite(one.mean)}
     if not means:
-        reasons = "; ".join(
-            f"{describe_settings(one.candidate)}:"
-            f" {next(reason for reason in one.reasons if reason)}"
-            for one in tried
-        )
+        reasons = []
+        for one in tried:
+            first_reason = next(reason for reason in one.reasons if reason)
+            reasons.append(f"{describe_settings(one.candidate)}: {first_reason}")
         raise ValueError(
             f"{tuning.id}: no candidate can be chosen, of each at least one seed has no validation"
-            f" loss ({reasons}); give the grid smaller learning rates. Cells of other optimizers go"
-            " on, and `snakemake --config partial=true` makes tables without these"
+            f" loss ({'; '.join(reasons)}); give the grid smaller learning rates. Cells of other"
+            " optimizers go on, and `snakemake --config partial=true` makes tables without these"
         )
     least = min(means.values())
     equal = [index for index, mean in means.items() if not difference(mean, least)]
@@ -101,23 +100,17 @@ def describe_settings(candidate: Candidate) -> str:
 def choice_record(tuning: Tuning, tried: Sequence[Tried]) -> dict[str, Any]:
     """Return the candidates of a tuning with their losses, and the choice; ``ValueError`` as
     :func:`choose`."""
-    return {
-        "tuning": tuning.id,
-        "candidates": [
-            {
-                "settings": one.candidate.settings,
-                "mean_val_loss": one.mean,
-                "cells": [
-                    {"cell": cell.id, "seed": cell.seed, "val_loss": loss, "reason": reason}
-                    for cell, loss, reason in zip(
-                        one.candidate.cells, one.losses, one.reasons, strict=True
-                    )
-                ],
-            }
-            for one in tried
-        ],
-        "chosen": choose(tuning, tried),
-    }
+    candidates = []
+    for one in tried:
+        measured = zip(one.candidate.cells, one.losses, one.reasons, strict=True)
+        cells = [
+            {"cell": cell.id, "seed": cell.seed, "val_loss": loss, "reason": reason}
+            for cell, loss, reason in measured
+        ]
+        candidates.append(
+            {"settings": one.candidate.settings, "mean_val_loss": one.mean, "cells": cells}
+        )
+    return {"tuning": tuning.id, "candidates": candidates, "chosen": choose(tuning, tried)}
 
 
 def write_choice(tuning: Tuning, path: Path, runs: Path = paths.RUNS) -> int:

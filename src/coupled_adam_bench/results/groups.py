@@ -84,17 +84,17 @@ class Group:
 
     def samples(self, values: Values, metric: Metric) -> dict[str, list[float]]:
         """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
-        return {
-            key: [values.get((cell.id, metric.name), nan) for cell in cells]
-            for key, cells in self.cells.items()
-        }
+        samples = {}
+        for key, cells in self.cells.items():
+            samples[key] = [values.get((cell.id, metric.name), nan) for cell in cells]
+        return samples
 
     def by_seed(self, values: Values, metric: Metric) -> dict[str, dict[int, float]]:
         """Return a metric's values by optimizer and seed; a value that is not there is NaN."""
-        return {
-            key: {cell.seed: values.get((cell.id, metric.name), nan) for cell in cells}
-            for key, cells in self.cells.items()
-        }
+        by_seed = {}
+        for key, cells in self.cells.items():
+            by_seed[key] = {cell.seed: values.get((cell.id, metric.name), nan) for cell in cells}
+        return by_seed
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,7 @@ def layout_of(plan: Plan) -> Layout:
                 cell.data_id,
                 recipes[study.name],
             )
+            # A cell is trained and evaluated once, so it cannot have the values of two recipes.
             if setups.setdefault(cell.id, setup) != setup:
                 raise ValueError(
                     f"{setups[cell.id].recipe} and {study.name} share cells, such as {cell.id}, and"
@@ -143,6 +144,7 @@ def layout_of(plan: Plan) -> Layout:
                 optimizers = members.setdefault((table, cell.n_tokens, setup), {})
                 optimizers.setdefault(cell.optimizer.key, {}).setdefault(cell.id, cell)
     labels = _labels(plan, setups, data_names)
+    # The report has the tables of the paper in its order, before those that studies declare.
     tables = {name: tables[name] for name in dict.fromkeys((*TABLES, *tables)) if name in tables}
     groups: dict[str, tuple[Group, ...]] = dict.fromkeys(tables, ())
     for name, n_tokens, setup in sorted(
@@ -172,15 +174,15 @@ def _model_names(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
     for study in studies:
         for model in study.models:
             owners[model.name].setdefault(_settings_of(model), study.name)
-    return {
-        (study.name, model.name): (
-            model.name
-            if len(owners[model.name]) == 1
-            else f"{model.name} of {owners[model.name][_settings_of(model)]}"
-        )
-        for study in studies
-        for model in study.models
-    }
+    names: dict[tuple[str, str], str] = {}
+    for study in studies:
+        for model in study.models:
+            by_settings = owners[model.name]
+            name = model.name
+            if len(by_settings) > 1:
+                name += f" of {by_settings[_settings_of(model)]}"
+            names[study.name, model.name] = name
+    return names
 
 
 def _settings_of(model: Model) -> str:
@@ -207,6 +209,7 @@ def _labels(
     sizes: dict[Setup, str] = {}
     for cell_id, setup in setups.items():
         sizes.setdefault(setup, plan.cells[cell_id].model.label or readable_count(setup.n_params))
+    # Two sizes that only a computer tells apart are one to the reader of a table.
     alike: dict[str, list[Setup]] = defaultdict(list)
     for setup, size in sizes.items():
         alike[as_seen(size)].append(setup)
@@ -220,12 +223,12 @@ def _labels(
             "data": name if names_of_data[name] == 1 else setup.data,
             "recipe": setup.recipe,
         }
-        added = [
-            text
-            for field, text in texts.items()
-            if len({getattr(each, field) for each in others}) > 1
-        ]
+        added = []
+        for field, text in texts.items():
+            if len({getattr(each, field) for each in others}) > 1:
+                added.append(text)
         labels[setup] = f"{size} ({', '.join(added)})" if added else size
+    # A label that a study chose can look like one that was made longer here.
     first: dict[str, Setup] = {}
     for setup, label in labels.items():
         other = first.setdefault(as_seen(label), setup)

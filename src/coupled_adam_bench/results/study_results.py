@@ -19,7 +19,10 @@ from coupled_adam_bench.study.plan import Plan
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a frame."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+    rows = []
+    for row in frame.to_dict("records"):
+        rows.append({str(name): value for name, value in row.items()})
+    return rows
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,10 @@ def typed_frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) 
     """Return a data frame of ``rows`` with the given columns and types."""
     rows = list(rows)
     kinds = {name: kind for name, kind in columns.items() if kind is not str}
-    return DataFrame({name: [row.get(name) for row in rows] for name in columns}).astype(kinds)
+    values = {}
+    for name in columns:
+        values[name] = [row.get(name) for row in rows]
+    return DataFrame(values).astype(kinds)
 
 
 def write_csv(frame: DataFrame, path: Path) -> None:
@@ -54,6 +57,7 @@ def read_csv(path: Path, columns: Mapping[str, type], key: tuple[str, ...]) -> D
         raise ValueError(
             f"{path}: not a CSV file in UTF-8 with the columns {', '.join(columns)} ({error})"
         ) from None
+    # Of lines that are longer than the header, pandas takes the first field as an index.
     if set(frame.columns) != set(columns) or not isinstance(frame.index, pd.RangeIndex):
         raise ValueError(
             f"{path}: its columns are {', '.join(frame.columns)}; needed are {', '.join(columns)}"

@@ -23,6 +23,7 @@ from coupled_adam_bench.study.tuning import Tuning, choice_file, read_choice
 def _rows(material: Material) -> Iterator[dict[str, Any]]:
     """Yield a row for each candidate and seed of the tunings whose choice is made."""
     for tuning in material.plan.tunings.values():
+        # A trial that has not ended, or of which every candidate diverged, has no choice.
         path = choice_file(material.study_dir / paths.TUNING, tuning.id)
         if not path.is_file():
             continue
@@ -151,29 +152,22 @@ def narrow_choice(tuning: Tuning, found: DataFrame, spread: float) -> str | None
 def _line(material: Material, tuning: Tuning, found: DataFrame) -> list[str]:
     """Return a tuning in print: its budget, the chosen settings, their validation loss, and what to
     be wary of."""
-    first, n_candidates, n_seeds = (
-        tuning.first,
-        len(tuning.candidates),
-        len(tuning.candidates[0].cells),
-    )
+    first = tuning.first
+    n_candidates, n_seeds = len(tuning.candidates), len(tuning.candidates[0].cells)
     budget = (
         f"{n_candidates} × {n_seeds} × {readable_count(first.n_tokens)} ="
         f" {readable_count(tuning.n_tokens)}"
     )
-    chosen, loss, sensitivity, warnings = (
-        MISSING,
-        MISSING,
-        math.nan,
-        ["nothing is chosen yet: its log file says why"],
-    )
+    # This is what is shown of a trial that has no rows, since nothing is chosen.
+    chosen, loss, sensitivity = MISSING, MISSING, math.nan
+    warnings = ["nothing is chosen yet: its log file says why"]
     if len(found):
         taken = found[found["chosen"]]
         settings = json.loads(taken["settings"].iloc[0])
         chosen = _described(settings)
-        loss, sensitivity = (
-            str(shorthand(summarize(taken["val_loss"].to_list()), _DIGITS)),
-            _sensitivity(tuning, found),
-        )
+        loss = str(shorthand(summarize(taken["val_loss"].to_list()), _DIGITS))
+        sensitivity = _sensitivity(tuning, found)
+        # None of these undoes the choice: they say how far it can be trusted.
         warnings = [
             f"{text} is the {end} that was tried: {_BEYOND[end]} ones may be better"
             for text, end in edges_of(tuning, settings)
@@ -263,6 +257,7 @@ def _blocks(material: Material) -> Iterator[Block]:
             ' in <a href="../tuning.csv">tuning.csv</a>.'
         )
     )
+    # More tries find a better candidate, if only by luck, and no table would show it.
     if unequal := unequal_budgets(plan):
         differ = Markup('<span class="status bad">The budgets differ</span>, {}')
         yield Text(differ.format("so the comparison is easier for the rows with more candidates:"))

@@ -197,6 +197,7 @@ def _tested(first: Side, second: Side, metric: Metric, margin: float) -> Row:
         name: getattr(test, name)
         for name in ("t", "df", "p_value", "hedges_g", "p_welch", "low", "high", "reason")
     }
+    # Both tests have an interval and a reason, so those of the pairs have names of their own.
     row |= {
         f"paired_{name}": getattr(pairs, name) for name in ("difference", "low", "high", "reason")
     }

@@ -68,7 +68,8 @@ def place_test(
     """Return the stated test with the stated seeds, which must all have both values."""
     metric = study.layout.metrics[hypothesis.metric]
     found, keys = study.scores_by_seed(group, metric), (hypothesis.better, hypothesis.than)
-    first, second = ({seed: found[key].get(seed, math.nan) for seed in seeds} for key in keys)
+    first = {seed: found[hypothesis.better].get(seed, math.nan) for seed in seeds}
+    second = {seed: found[hypothesis.than].get(seed, math.nan) for seed in seeds}
     reasons = []
     for key, sample in zip(keys, (first, second), strict=True):
         if lost := [str(seed) for seed, value in sample.items() if not math.isfinite(value)]:
@@ -152,18 +153,17 @@ def stated_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     level = plan.alpha / (len(plan.hypotheses) if plan.correction == "bonferroni" else 1)
     groups = [meant_groups(study.layout, hypothesis) for hypothesis in plan.hypotheses]
     tests = [_tests(study, *each, plan.seeds) for each in zip(groups, plan.hypotheses, strict=True)]
-    p_values = [
-        float(np.max([test.p_value for test in of_hypothesis])) for of_hypothesis in tests
-    ]  # NaN if any is
+    p_values: list[float] = []
+    for of_hypothesis in tests:
+        # One place that is not tested leaves the hypothesis open: numpy's largest is then NaN.
+        p_values.append(float(np.max([test.p_value for test in of_hypothesis])))
     others_open = False
     if plan.correction == "holm":
-        others_open = any(map(math.isnan, p_values))
+        is_open = np.isnan(p_values)
+        others_open = bool(is_open.any())
         # What is not tested yet counts as 1, which can only be too careful.
-        adjusted = holm([1.0 if math.isnan(p) else p for p in p_values])
-        p_values = [
-            math.nan if math.isnan(p) else holms
-            for p, holms in zip(p_values, adjusted, strict=True)
-        ]
+        adjusted = holm(np.where(is_open, 1.0, p_values).tolist())
+        p_values = np.where(is_open, math.nan, adjusted).tolist()
     for hypothesis, places, of_hypothesis, p in zip(
         plan.hypotheses, groups, tests, p_values, strict=True
     ):
@@ -189,6 +189,13 @@ def _line(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> l
         study.tables[hypothesis.table].title,
         *filter(None, (hypothesis.tokens, hypothesis.model)),
     ]
+    # A hypothesis holds only if it does at each of its places, so their number belongs to it.
+    named_places = ", ".join(where)
+    if len(places) > 1:
+        named_places += f": all of {len(places)} places"
+    test = "unpaired" if hypothesis.test == "t-test" else hypothesis.test
+    if hypothesis.margin is not None:
+        test += f", margin {hypothesis.margin:g}"
     return [
         hypothesis.name,
         Cell(first["outcome"], f"status {TONES[first['outcome']]}"),
@@ -197,9 +204,8 @@ def _line(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> l
         symbol(study.layout.metrics[hypothesis.metric]),
         labels[hypothesis.better],
         labels[hypothesis.than],
-        ", ".join(where) + (f": all of {len(places)} places" if len(places) > 1 else ""),
-        ("unpaired" if hypothesis.test == "t-test" else hypothesis.test)
-        + ("" if hypothesis.margin is None else f", margin {hypothesis.margin:g}"),
+        named_places,
+        test,
         str(first["seeds"]),
         "; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"])),
     ]
@@ -230,11 +236,14 @@ def _blocks(material: Material) -> Iterator[Block]:
     if stated is None:
         return
     plan, all_rows, kept = stated.plan, material.rows(STATISTIC), plan_checks(material)
-    of_each = {
-        each.name: [row for row in all_rows if row["hypothesis"] == each.name]
-        for each in plan.hypotheses
-    }
-    hypotheses = [_line(material.study, each, of_each[each.name]) for each in plan.hypotheses]
+    hypotheses = []
+    for hypothesis in plan.hypotheses:
+        rows = [row for row in all_rows if row["hypothesis"] == hypothesis.name]
+        hypotheses.append(_line(material.study, hypothesis, rows))
+    title = f"{plan.title}. " if plan.title else ""
+    # One hypothesis has nothing to be corrected for, whatever correction the plan names.
+    correction = f", {CORRECTIONS[plan.correction]}" if len(plan.hypotheses) > 1 else ""
+    also_exploratory = "" if in_advance(kept) else _NOT_IN_ADVANCE
     yield Text(
         Markup(
             "{}This study has a stated plan, <code>{}</code>, with the SHA-256 <code>{}</code>:"
@@ -242,13 +251,13 @@ def _blocks(material: Material) -> Iterator[Block]:
             " exploratory, whatever it is called there{}. All tests of the plan, place by place,"
             ' are in <a href="../stated.csv">stated.csv</a>.'
         ).format(
-            f"{plan.title}. " if plan.title else "",
+            title,
             stated.path,
             stated.sha256,
             f"{100 * plan.alpha:g} %",
-            f", {CORRECTIONS[plan.correction]}" if len(plan.hypotheses) > 1 else "",
+            correction,
             ", ".join(map(str, plan.seeds)),
-            "" if in_advance(kept) else _NOT_IN_ADVANCE,
+            also_exploratory,
         )
     )
     yield Grid("Hypotheses", listed(*_HYPOTHESES), hypotheses)

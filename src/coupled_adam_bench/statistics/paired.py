@@ -67,12 +67,12 @@ def paired_test(
         reason = f"{len(seeds) - finite} of {len(seeds)} pairs of a seed have a missing value"
     elif finite < 2:
         reason = f"{finite} seed(s) in common, pairs need 2"
+    # A seed that diverged is no seed to leave out: the test would be of the survivors.
     if reason:
         return PairedTest(finite, reason=reason)
-    sample, values = (
-        summarize(differences),
-        [side[seed] for side in (first, second) for seed in seeds],
-    )
+    sample = summarize(differences)
+    values = [side[seed] for side in (first, second) for seed in seeds]
+    # What rounding leaves of equal differences would be a spread, and its t enormous.
     mean = without_rounding(sample.mean, *values)
     error = without_rounding(sample.sd, *values) / math.sqrt(finite)
     t = t_ratio(mean, error)

@@ -59,13 +59,11 @@ def pairs_of(scores: Callable[[str], Scores], first: Cell, second: Cell) -> Pair
             raise ValueError(
                 f"{first.id} and {second.id}: {alone} documents of {task} that only one of them has"
             )
-    return {
-        task: (
-            np.array(list(values.values())),
-            np.array([theirs[task][document] for document in values]),
-        )
-        for task, values in ours.items()
-    }
+    pairs: Pairs = {}
+    for task, values in ours.items():
+        their_values = [theirs[task][document] for document in values]
+        pairs[task] = (np.array(list(values.values())), np.array(their_values))
+    return pairs
 
 
 def _scores(runs: Path, cell: Cell) -> Scores:
@@ -129,11 +127,11 @@ def _rows_of_seeds(
 
 def _held_out(pairs: Sequence[PairedWindows]) -> Iterator[Row]:
     """Yield the row of the loss over one seed or several, in which a document counts once."""
-    documents_P, n_targets_P, *sides_P = (
-        np.concatenate([getattr(each, name) for each in pairs])
-        for name in ("documents", "n_targets", "first", "second")
-    )
-    n_targets_G, (first_G, second_G) = document_means(documents_P, n_targets_P, *sides_P)
+    documents_P = np.concatenate([each.documents for each in pairs])
+    n_targets_P = np.concatenate([each.n_targets for each in pairs])
+    first_P = np.concatenate([each.first for each in pairs])
+    second_P = np.concatenate([each.second for each in pairs])
+    n_targets_G, (first_G, second_G) = document_means(documents_P, n_targets_P, first_P, second_P)
     means = [float(np.average(side_G, weights=n_targets_G)) for side_G in (first_G, second_G)]
     row = {
         "unit": HELD_OUT,
@@ -148,19 +146,17 @@ def _held_out(pairs: Sequence[PairedWindows]) -> Iterator[Row]:
 def _documents(of_seeds: Sequence[Pairs]) -> Iterator[Row]:
     """Yield the rows of each task and of their average over one seed or several, in which a
     document counts once."""
-    if (
-        len({tuple((task, len(first)) for task, (first, _) in pairs.items()) for pairs in of_seeds})
-        > 1
-    ):
+    sizes = set()
+    for of_seed in of_seeds:
+        sizes.add(tuple((task, len(first)) for task, (first, _) in of_seed.items()))
+    if len(sizes) > 1:
         yield _gap(DOCUMENTS, "the seeds were scored on different documents")
         return
-    pairs: Pairs = {
-        task: (
-            np.mean([each[task][0] for each in of_seeds], axis=0),
-            np.mean([each[task][1] for each in of_seeds], 0),
-        )
-        for task in of_seeds[0]
-    }
+    pairs: Pairs = {}
+    for task in of_seeds[0]:
+        firsts = [of_seed[task][0] for of_seed in of_seeds]
+        seconds = [of_seed[task][1] for of_seed in of_seeds]
+        pairs[task] = (np.mean(firsts, axis=0), np.mean(seconds, axis=0))
     estimates = {task: of_documents(first - second) for task, (first, second) in pairs.items()}
     rows = {task: _numbers(estimates[task], *pairs[task], sign=1) for task in pairs}
     for task, sides in pairs.items():
@@ -168,9 +164,8 @@ def _documents(of_seeds: Sequence[Pairs]) -> Iterator[Row]:
             "mean": float(np.mean(sides[0])),
             "mean_reference": float(np.mean(sides[1])),
         }
-        if (
-            len(of_seeds) == 1 and np.isin(sides, (0.0, 1.0)).all()
-        ):  # right or wrong, no probability
+        # McNemar's test counts documents that are right or wrong; means over seeds are neither.
+        if len(of_seeds) == 1 and np.isin(sides, (0.0, 1.0)).all():
             row |= {
                 "test": MCNEMAR,
                 "p_value": mcnemar_p(row["n_better"], row["n_worse"]),
@@ -178,18 +173,21 @@ def _documents(of_seeds: Sequence[Pairs]) -> Iterator[Row]:
             }
         rows[task] = row | {"unit": DOCUMENTS, "task": task, "metric": ACC.name}
         yield rows[task]
-    every = [np.concatenate([sides[side] for sides in pairs.values()]) for side in (0, 1)]
-    means = {
-        name: math.fsum(row[name] for row in rows.values()) / len(rows)
-        for name in ("mean", "mean_reference")
-    }
-    whole = {"unit": DOCUMENTS, "task": AVERAGE, "metric": ACC.name}
-    yield whole | means | _numbers(average(list(estimates.values())), every[0], every[1], sign=1)
+    every_first = np.concatenate([first for first, _ in pairs.values()])
+    every_second = np.concatenate([second for _, second in pairs.values()])
+    whole: Row = {"unit": DOCUMENTS, "task": AVERAGE, "metric": ACC.name}
+    for name in ("mean", "mean_reference"):
+        whole[name] = math.fsum(row[name] for row in rows.values()) / len(rows)
+    estimate = average(list(estimates.values()))
+    yield whole | _numbers(estimate, every_first, every_second, sign=1)
 
 
 def _group_rows(group: Group, runs: Path) -> Iterator[Row]:
-    by_seed = {key: {cell.seed: cell for cell in cells} for key, cells in group.cells.items()}
-    every = {cell.id: cell for cells in group.cells.values() for cell in cells}
+    by_seed: dict[str, dict[int, Cell]] = {}
+    every: dict[str, Cell] = {}
+    for optimizer, of_optimizer in group.cells.items():
+        by_seed[optimizer] = {cell.seed: cell for cell in of_optimizer}
+        every |= {cell.id: cell for cell in of_optimizer}
     scores = cache(lambda cell_id: _scores(runs, every[cell_id]))  # of one group at a time
     for key, reference in rivals(group):
         theirs = by_seed[reference]

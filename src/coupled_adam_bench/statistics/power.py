@@ -81,6 +81,7 @@ def _row(
     study: StudyResults, group: Group, metric: Metric, pair: tuple[str, str], design: str
 ) -> dict[str, Any]:
     seeds, reason = math.nan, ""
+    # Pairs are one sample, of differences; otherwise each optimizer has its own.
     if design == PAIRED:
         differences = list(paired_differences(study, group, metric, *pair).values())
         samples = [summarize(differences)]
@@ -95,6 +96,7 @@ def _row(
     difference = (
         difference_of(samples[0].mean, samples[1].mean) if design == UNPAIRED else samples[0].mean
     )
+    # Student's t-test takes the spread to be the same, so it is pooled.
     df = sum(sample.n - 1 for sample in samples)
     sd = (
         math.sqrt(sum((sample.n - 1) * sample.sd**2 for sample in samples) / df)
@@ -155,6 +157,7 @@ def _blocks(material: Material) -> Iterator[Block]:
         table.title: material.placed(STATISTIC, name)
         for name, table in material.study.tables.items()
     }
+    # Groups of one optimizer have no tests, and so no power to tell.
     if not any(shown.values()):
         return
     yield Text(

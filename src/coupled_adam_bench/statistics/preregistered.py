@@ -99,6 +99,7 @@ def stated_in_advance(record: Record, sha256: str) -> Check:
         f"this text with these settings was first seen on {first['at']}, when {len(first['begun'])}"
         f" of {first['n_cells']} runs had begun"
     )
+    # Other settings and texts are not judged here, but a reader has to know that they were tried.
     of_text = [entry for entry in record if entry["sha256"] == sha256]
     is_measured_otherwise = any(
         _is_changed(a.get("measured"), b.get("measured")) for a, b in pairwise(of_text)
@@ -109,6 +110,7 @@ def stated_in_advance(record: Record, sha256: str) -> Check:
         finding += f"; {len(others)} other text(s) of the plan were seen too"
     if first["begun"]:
         return Check(subject, "no", finding)
+    # An entry of an earlier version leaves room to choose the measurement after the runs.
     if first.get("measured") is None:
         return Check(
             subject, "open", f"{finding}; how its metrics were to be measured is not recorded"

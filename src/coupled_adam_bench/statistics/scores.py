@@ -56,8 +56,13 @@ WORDS = {
 }
 """The words for a claim of which nothing, a part or all holds, by what the study can show of the
 paper's result."""
-UNTESTED = {
-    **{reach: tuple(f"{word} (not tested)" for word in words) for reach, words in WORDS.items()},
+
+
+def _not_tested(words: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{word} (not tested)" for word in words)
+
+
+UNTESTED = {reach: _not_tested(words) for reach, words in WORDS.items()} | {
     "paper": (
         "Not consistent with the paper (not tested)",
         "Partly consistent with the paper (not tested)",

@@ -75,6 +75,7 @@ def _pair_rows(group: Group, key: str, reference: str, runs: Path) -> Iterator[R
             if seed in theirs
         }
     except (ValueError, OSError) as error:
+        # A file that is missing or damaged is a gap of this pair, and the others have their rows.
         yield {"band": WHOLE, "n": 0, "reason": str(error)}
         return
     if not found:
@@ -132,6 +133,7 @@ def _blocks(material: Material) -> Iterator[Block]:
         " whole difference. Negative is better than the reference."
     )
     yield Figures(["loss_shares"])
+    # A band without held-out tokens would be a column of zeros.
     there = {row["band"] for row in rows if row["tokens"] > 0}
     bands = [band for band in (WHOLE, *LABELS) if band in there]
     number: Kind = "number"

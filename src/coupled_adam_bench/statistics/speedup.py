@@ -69,6 +69,7 @@ def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int,
     Fieller's manner (1954). A seed's own curve is that of the means plus its deviations from them,
     which are straight between points.
     """
+    # Means over other seeds than ours would have their noise in the comparison.
     grid = sorted(
         tokens for tokens, of_tokens in reference.items() if own.keys() <= of_tokens.keys()
     )
@@ -82,7 +83,9 @@ def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int,
             ),
         )
     own_S = np.array(list(own.values()))
-    losses_TS = np.array([[reference[tokens][seed] for seed in own] for tokens in grid])
+    losses_TS = np.empty((len(grid), n))
+    for index, tokens in enumerate(grid):
+        losses_TS[index] = [reference[tokens][seed] for seed in own]
     if not (np.isfinite(own_S).all() and np.isfinite(losses_TS).all()):
         return Needed(n, reason="a loss is missing")
     means_T, loss = losses_TS.mean(axis=1), float(own_S.mean())
@@ -90,6 +93,7 @@ def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int,
         return Needed(
             n, reason="the loss of the reference does not fall with each number of tokens"
         )
+    # Beyond the reference's losses, only an extrapolated curve would have an answer.
     if loss < means_T[-1]:
         return Needed(
             n, reason=f"the reference needs more than its most tokens, {readable_count(grid[-1])}"
@@ -214,6 +218,7 @@ def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     curves = _curves(study)
     for group in (group for groups in study.groups.values() for group in groups):
         rivals = curves[group.setup].values()
+        # One number of tokens is no curve, so no Adam of this setup can be a reference.
         if not any(curve.is_adam and len(curve.losses) > 1 for curve in rivals):
             continue
         by_seed = study.by_seed(group, study.layout.metrics[LOSS])
@@ -227,6 +232,7 @@ def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
                 own = Needed(0, reason="the reference")
             else:
                 own = needed_tokens(by_seed[key], reference.losses)
+            # Losses that differ by rounding alone share a rank.
             rank = (
                 math.nan
                 if math.isnan(loss)
@@ -261,10 +267,12 @@ def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
             for group in groups
         }
         correct([row for rows in compared.values() for row in rows])
+        # Groups are in the order of their tokens, in which alone those of a setup differ.
         for one, other in ((a, b) for a, b in combinations(groups, 2) if a.setup == b.setup):
             earlier, later = (_by_pair(compared[group.place]) for group in (one, other))
             for (ahead, behind), (gap, p_holm) in earlier.items():
                 gap_later, p_later = later.get((ahead, behind), (math.nan, math.nan))
+                # A pair is there in both orders, and one of these alone has its gap below 0.
                 if gap < 0 < gap_later:
                     yield one.columns | {
                         "n_tokens_later": other.n_tokens,
@@ -354,6 +362,7 @@ def _blocks(material: Material) -> Iterator[Block]:
     for name, table in material.study.tables.items():
         if rows := material.placed(STATISTIC, name):
             flips = material.placed(FLIPS, name)
+            # Changes that may be noise are counted and not named, so nobody quotes them.
             clear = [_flip(each) for each in flips if each.row["told_apart"]]
             yield Heading(table.title)
             yield Grid(f"Speedups, {table.title}", _COLUMNS, rows, tall=True)

@@ -113,6 +113,7 @@ def _optimizer_rows(
             "reason": reason,
         }
     test = below_target([loss for _, loss in found], target, sd)
+    # A mean over the runs that reach it alone would favour an optimizer of which few do.
     reached = [step for step, _ in found if math.isfinite(step)]
     step = math.fsum(reached) / len(cells) if len(reached) == len(cells) else math.nan
     gap = (
@@ -168,6 +169,7 @@ def _blocks(material: Material) -> Iterator[Block]:
             ' by one are in <a href="../target.csv">target.csv</a>.'
         ).format(f"{target:g}", Markup(test), f"{ACCEPTED_P:g}")
     )
+    # The columns read this only when a grid is drawn, and the loop below has filled it by then.
     first: dict[Any, float] = {}
     columns: list[Column[Placed]] = [
         *PLACE_COLUMNS,

@@ -212,9 +212,11 @@ def trend_of(
         {TOKENS: math.log2(group.n_tokens), PARAMETERS: math.log2(group.setup.n_params)}
         for group in shared
     ]
-    terms = tuple(
-        term for term in (TOKENS, PARAMETERS) if len({of_group[term] for of_group in logs}) > 1
-    )
+    # What is the same in all groups has no slope.
+    terms: tuple[str, ...] = ()
+    for each in (TOKENS, PARAMETERS):
+        if len({of_group[each] for of_group in logs}) > 1:
+            terms += (each,)
     points: list[tuple[float, list[float], int]] = []
     n_missing = 0
     for group, of_group in zip(shared, logs, strict=True):
@@ -223,7 +225,7 @@ def trend_of(
             difference = found.get(seed, math.nan)
             if math.isfinite(difference):
                 points.append((difference, [of_group[term] for term in terms], seed))
-            else:
+            else:  # a plan's test needs all of its pairs, so it has to know
                 n_missing += 1
     fit = (
         fit_line(*zip(*points, strict=True))
@@ -272,6 +274,7 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
                 "reason": "; ".join(filter(None, reasons)),
             }
         )
+    # A crossing is a number of tokens and no slope: it has an interval, but no test.
     for n_params in sorted({group.setup.n_params for group in trend.groups}):
         tokens, low, high, reason = trend.crossing(n_params)
         at = {
@@ -371,20 +374,18 @@ def _blocks(material: Material) -> Iterator[Block]:
     )
     yield Figures(["trend"])
     for name, table in study.tables.items():
-        tokens, parameters = (
-            [row for row in rows if (row["table"], row["term"]) == (name, term)]
-            for term in (TOKENS, PARAMETERS)
-        )
+        of_table = [row for row in rows if row["table"] == name]
+        tokens = [row for row in of_table if row["term"] == TOKENS]
+        parameters = [row for row in of_table if row["term"] == PARAMETERS]
         if not tokens:
             continue
         labels, lines = study.optimizer_labels(name), []
+        # A sentence names data and recipe only where the table has lines of several.
         several = len({(row["data"], row["recipe"]) for row in tokens}) > 1
         yield Heading(table.title)
         for row, other in zip(tokens, parameters, strict=True):
-            metric, pair = (
-                study.layout.metrics[row["metric"]],
-                (labels[row["optimizer"]], labels[row["reference"]]),
-            )
+            metric = study.layout.metrics[row["metric"]]
+            pair = (labels[row["optimizer"]], labels[row["reference"]])
             if metric.name == LOSS:
                 where = f" on {row['data']} ({row['recipe']})" if several else ""
                 yield Text(_answer(row, "gain of {} over {}".format(*pair), where))
@@ -396,9 +397,7 @@ def _blocks(material: Material) -> Iterator[Block]:
                 _interval(other),
             )
             lines.append([with_arrow(metric), *pair, *numbers, counts, row["reason"]])
-        yield Items(
-            crossing_sentences([row for row in rows if row["table"] == name], labels), small=True
-        )
+        yield Items(crossing_sentences(of_table, labels), small=True)
         caption = "What each doubling adds to the difference, with its 95 % interval"
         grid = Grid(f"Trends of {table.title}", listed(*_HEADS), lines, caption=caption, tall=True)
         yield Fold(plural(len(lines), "line"), [grid])

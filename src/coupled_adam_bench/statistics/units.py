@@ -93,12 +93,9 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
     variance = math.fsum(squares)
     differences = [each.difference for each in estimates]
     mean = math.fsum(differences) / len(estimates)
-    return Estimate(
-        sum(each.n for each in estimates),
-        without_rounding(mean, *differences),
-        math.sqrt(variance),
-        variance**2 / spread if spread else math.fsum(each.df for each in estimates),
-    )
+    n = sum(each.n for each in estimates)
+    df = variance**2 / spread if spread else math.fsum(each.df for each in estimates)
+    return Estimate(n, without_rounding(mean, *differences), math.sqrt(variance), df)
 
 
 def mcnemar_p(n_better: int, n_worse: int) -> float:
