@@ -193,7 +193,7 @@ def _line(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> l
     named_places = ", ".join(where)
     if len(places) > 1:
         named_places += f": all of {len(places)} places"
-    test = "unpaired" if hypothesis.test == "t-test" else hypothesis.test
+    test: str = "unpaired" if hypothesis.test == "t-test" else hypothesis.test
     if hypothesis.margin is not None:
         test += f", margin {hypothesis.margin:g}"
     return [
