@@ -88,6 +88,7 @@ def loss_by_frequency(material: Material) -> Figure:
             for place, band in enumerate(BANDS)
         ]
         losses[cell.optimizer.key][cell.seed] = found
+    # Points of a band stand beside each other; those of the same seed are subtracted.
     first = next(iter(losses))
     figure, axes = panels(2)
     for index, (key, by_seed) in enumerate(losses.items()):
@@ -98,7 +99,9 @@ def loss_by_frequency(material: Material) -> Figure:
             if seed in losses[first]
         ]
         for ax, curves in zip(axes, (list(by_seed.values()), pairs), strict=True):
-            samples = [[value for _, value in of_band] for of_band in zip(*curves, strict=True)]
+            samples = []
+            for of_band in zip(*curves, strict=True):
+                samples.append([value for _, value in of_band])
             bars(
                 ax,
                 places[: len(samples)],
@@ -124,11 +127,8 @@ def _shares_of_largest(material: Material) -> list[dict[str, Any]]:
     cell = largest_size(material.study.layout).cells[0]
     setup = material.study.layout.setups[cell.id]
     place = (setup.n_params, cell.n_tokens, setup.model, setup.data, setup.recipe)
-    rows = [
-        row
-        for row in material.rows(SHARES)
-        if tuple(row[name] for name in GROUP_COLUMNS[1:]) == place
-    ]
+    where = dict(zip(GROUP_COLUMNS[1:], place, strict=True))
+    rows = [row for row in material.rows(SHARES) if where.items() <= row.items()]
     return [row for row in rows if row["table"] == rows[0]["table"] and not row["reason"]]
 
 
@@ -197,6 +197,7 @@ def calibration(material: Material) -> Figure:
     found: dict[str, dict[int, Any]] = {key: {} for key in shown.labels}
     for cell, detail in _details(material, shown.cells, "test_loss", "calibration"):
         found[cell.optimizer.key][cell.seed] = detail
+    # The mean over tokens is read beside the first optimizer's alone: its level is the text's.
     first = next(iter(found))
     figure, axes = panels(2)
     for key, by_seed in found.items():
@@ -328,6 +329,9 @@ def similarity(material: Material) -> Figure:
         n_pairs = len(next(iter(by_optimizer.values()))[0].ratings)
         place = f"{n_pairs:,} pairs" if len(by_set) > 1 else shown.title
         ax.set(title=f"{plain(name)}, {place}", xlabel="human rating", ylabel="cosine")
-    signs = {"a pair": {"marker": "o", "linestyle": ""}, "mean of a fifth": {"linewidth": 1}}
+    signs: dict[str, Style] = {
+        "a pair": {"marker": "o", "linestyle": ""},
+        "mean of a fifth": {"linewidth": 1},
+    }
     add_legend(figure, signs=signs)
     return figure
