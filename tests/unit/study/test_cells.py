@@ -159,7 +159,12 @@ def variations() -> dict[str, dict[str, Any]]:
         "title": {"title": "other"},
         "statistics": {"statistics": {"bold": "holm", "margins": {"loss": 0.01}}},
         "stated": {"stated": "a plan"},
-        "tables": {"tables": {"table1": {"title": "First", "columns": ["loss"]}}},
+        "tables": {
+            "tables": {
+                "table1": {"title": "First", "columns": ["loss"]},
+                "control": {"title": "Last", "comparison": "each_other", "columns": ["acc"]},
+            }
+        },
         "budget": {
             "budget": {
                 "gpu": "A100",
