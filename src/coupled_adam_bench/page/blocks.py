@@ -116,10 +116,8 @@ class Grid(Block, Generic[R]):
         lines: list[list[Head]] = [[], []]
         both = 2 if any(column.over for column in self.columns) else 1
         for over, columns in groupby(self.columns, key=lambda column: column.over):
-            heads = [
-                Head(c.heading, c.kind == "number", c.title, rowspan=1 if over else both)
-                for c in columns
-            ]
+            rowspan = 1 if over else both
+            heads = [Head(c.heading, c.kind == "number", c.title, rowspan=rowspan) for c in columns]
             if over:
                 lines[0].append(Head(over, number=False, colspan=len(heads)))
             lines[1 if over else 0] += heads
@@ -132,15 +130,21 @@ class Grid(Block, Generic[R]):
         for row in self.rows[:MOST_ROWS]:
             cells.append([(column.kind, _cell(column.text(row))) for column in self.columns])
         names = [index for index, column in enumerate(self.columns) if column.kind == "rows"]
+
+        def shared(line: list[tuple[Kind, Cell]]) -> list[str]:
+            return [line[index][1].text for index in names]
+
+        # The first line of a part has the names that all of its lines share.
         bodies = []
-        for _, lines in groupby(cells, key=lambda line: [line[index][1].text for index in names]):
-            body = list(lines)
-            rest = [[cell for cell in line if cell[0] != "rows"] for line in body[1:]]
-            first = [
-                (kind, replace(cell, span=len(body)) if kind == "rows" else cell)
-                for kind, cell in body[0]
-            ]
-            bodies.append([first, *rest])
+        for _, lines in groupby(cells, key=shared):
+            first, *others = lines
+            body = [list(first)]
+            for index in names:
+                kind, cell = first[index]
+                body[0][index] = (kind, replace(cell, span=1 + len(others)))
+            for line in others:
+                body.append([cell for cell in line if cell[0] != "rows"])
+            bodies.append(body)
         return bodies
 
 
@@ -253,12 +257,13 @@ def metric_column(metric: Metric, text: Callable[[R], str | Cell], heading: str 
 def listed(*heads: tuple[str, Kind] | Metric) -> list[Column[Any]]:
     """Return the columns of rows that are lists of texts: each head is a text with its kind, or a
     metric."""
-    return [
-        metric_column(head, itemgetter(index))
-        if isinstance(head, Metric)
-        else Column(head[0], itemgetter(index), head[1])
-        for index, head in enumerate(heads)
-    ]
+    columns: list[Column[Any]] = []
+    for index, head in enumerate(heads):
+        if isinstance(head, Metric):
+            columns.append(metric_column(head, itemgetter(index)))
+        else:
+            columns.append(Column(head[0], itemgetter(index), head[1]))
+    return columns
 
 
 def place_of(group: Group) -> Markup:

@@ -70,7 +70,10 @@ def paddings(column: Sequence[Shorthand]) -> list[int]:
     A missing number stands alone and has no padding.
     """
     longest = max((len(number.spread) for number in column), default=0)
-    return [0 if number.missing else longest - len(number.spread) for number in column]
+    padded = []
+    for number in column:
+        padded.append(0 if number.missing else longest - len(number.spread))
+    return padded
 
 
 def significant(value: float, digits: int = 3) -> str:

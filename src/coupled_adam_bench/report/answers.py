@@ -23,81 +23,18 @@ from coupled_adam_bench.page.blocks import (
     with_arrow,
 )
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, with_interval
+from coupled_adam_bench.report.contrasts import Answers, challengers, contrasts, outcome
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section
-from coupled_adam_bench.statistics.paired import PairedTest, paired_test
+from coupled_adam_bench.statistics.paired import PairedTest
 from coupled_adam_bench.statistics.scores import Verdict, verdicts
-from coupled_adam_bench.statistics.student import ALPHA, holm, interval
+from coupled_adam_bench.statistics.student import ALPHA, interval
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
-from coupled_adam_bench.study.config import CustomSettings
-from coupled_adam_bench.study.plan import Plan
 
 CALIBRATION = METRICS[RAREST.pooled_calibration]
-
-
-CENTERED = "embeddings_centered"
-"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which costs
-nothing."""
-Question = tuple[Metric, bool]
-"""Is a metric better than the reference's, of which the mean is subtracted after training if the
-second is true?"""
-QUESTIONS: tuple[Question, ...] = (
-    *((METRICS[name], False) for name in ("loss", "loss_rarest", "isotropy", "r_bar")),
-    (METRICS["r_bar"], True),
-)
-METRICS_ASKED = tuple(dict.fromkeys(metric for metric, _ in QUESTIONS))
-"""The metrics of these questions."""
-Answers = dict[Question, dict[str, tuple[PairedTest, float]]]
-"""For each question and optimizer the test against the reference, and its p-value after Holm's
-correction."""
-
-
-def challengers(plan: Plan) -> dict[str, str]:
-    """Return by their keys the labels of the optimizers that a study is about; none if it asks
-    whether the paper's result reproduces.
-
-    They are the user's own or, in a study without Coupled Adam, all but Adam.
-    """
-    plain, labels, own = set(), {}, {}
-    for cell in plan.cells.values():
-        optimizer = cell.optimizer
-        name = optimizer.names(leave_out=["lr_factor"])[0]
-        plain.add(name)
-        if name != ADAM:
-            labels[optimizer.key] = optimizer.label
-        if any(isinstance(entry, CustomSettings) for entry in optimizer.entries.values()):
-            own[optimizer.key] = optimizer.label
-    if ADAM not in plain:
-        return {}
-    return own or ({} if COUPLED_ADAM in plain else labels)
-
-
-def contrasts(study: StudyResults, group: Group, reference: str, centered: bool) -> Answers:
-    """Return all other optimizers of a group against ``reference``, by seed; all their tests are
-    corrected together.
-
-    Questions about a reference minus its mean are asked if ``centered``. One without any value is
-    left out.
-    """
-    values = {False: study.values, True: study.values_of({"r_bar": CENTERED})}
-    tests: dict[Question, dict[str, PairedTest]] = {}
-    for metric, is_centered in QUESTIONS:
-        theirs = group.by_seed(values[is_centered], metric)[reference]
-        found = {
-            key: paired_test(ours, theirs, metric.larger_wins)
-            for key, ours in study.by_seed(group, metric).items()
-            if key != reference
-        }
-        if is_centered <= centered and any(test.n >= 2 for test in found.values()):
-            tests[metric, is_centered] = found
-    corrected = iter(holm([test.p_value for found in tests.values() for test in found.values()]))
-    return {
-        question: {key: (test, next(corrected)) for key, test in found.items()}
-        for question, found in tests.items()
-    }
 
 
 def _cell(metric: Metric, test: PairedTest, p: float) -> Cell:
@@ -113,11 +50,11 @@ def _grid(title: str, group: Group, reference: str, answers: Answers) -> Grid[An
     for index, (metric, centered) in enumerate(answers, 1):
         heading = with_arrow(metric) + Markup(" <sup>†</sup>" if centered else "")
         columns.append(metric_column(metric, itemgetter(index), heading))
-    lines = [
-        [labels[key], *(_cell(metric, *found[key]) for (metric, _), found in answers.items())]
-        for key in labels
-        if key != reference
-    ]
+    lines: list[list[str | Cell]] = []
+    for key in labels:
+        if key != reference:
+            cells = [_cell(metric, *found[key]) for (metric, _), found in answers.items()]
+            lines.append([labels[key], *cells])
     label = (
         f"In short, {title}, D = {group.tokens_label}, N = {group.model_label}, against"
         f" {labels[reference]}"
@@ -238,19 +175,6 @@ _SENTENCES = (("loss", "loss_rarest"), ("isotropy", "r_bar"))
 """The metrics of each sentence, in its order."""
 
 
-def outcome(metric: Metric, test: PairedTest, p: float) -> str:
-    """Return ``good`` for significantly better with an interval that is better as a whole, ``bad``
-    for an interval that is worse as a whole, else nothing.
-
-    The tests are one-sided, so a significant difference alone can have an interval with zero in it.
-    """
-    is_above, is_below = test.low > 0, test.high < 0
-    is_better, is_worse = (is_above, is_below) if metric.larger_wins else (is_below, is_above)
-    if is_worse:
-        return "bad"
-    return "good" if is_better and p < ALPHA else ""
-
-
 def _told(metric: Metric, test: PairedTest, p: float) -> Markup:
     """Return a difference in words, with its interval and p-value."""
     digits = metric.digits + 1
@@ -340,6 +264,7 @@ def _blocks(material: Material) -> Iterator[Block]:
                     leads += [_Lead(group, key, reference, found) for key in rivals]
     if not grids:
         return
+    # A reader has one comparison in sentences, and opens the others.
     lead = _lead(leads, challengers(material.plan))
     if lead is not None:
         yield Items(list(_sentences(lead)))

@@ -28,7 +28,14 @@ from coupled_adam_bench.page.blocks import (
 )
 from coupled_adam_bench.page.formats import MISSING, fixed, plural
 from coupled_adam_bench.records.stored import named
-from coupled_adam_bench.report import answers, corrections, frequency, treatments, verdict
+from coupled_adam_bench.report import (
+    answers,
+    contrasts,
+    corrections,
+    frequency,
+    treatments,
+    verdict,
+)
 from coupled_adam_bench.report.figures import FIGURES, figures_in, figures_of
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, build_tables
@@ -56,11 +63,12 @@ def environments(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
 def setup_grid(table: SetupTable, has_file: bool) -> Grid[Any]:
     """Return a table of settings, with a link to its file in LaTeX if the study has that."""
     kind: Kind = "wrap" if table.is_text else "number"
-    columns = listed(*((name, kind if index else "row") for index, name in enumerate(table.header)))
-    latex = Markup(' (<a href="../tables/{}.tex">LaTeX</a>)').format(table.name)
-    return Grid(
-        table.title, columns, table.rows, caption=table.title + latex if has_file else table.title
-    )
+    first, *others = table.header
+    columns = listed((first, "row"), *((name, kind) for name in others))
+    caption = table.title
+    if has_file:
+        caption += Markup(' (<a href="../tables/{}.tex">LaTeX</a>)').format(table.name)
+    return Grid(table.title, columns, table.rows, caption=caption)
 
 
 def _setup(material: Material) -> Iterator[Block]:
@@ -103,7 +111,7 @@ _PLACE_TERMS = [
 
 def _symbols(study: StudyResults) -> Fold:
     """Return what the symbols of all tables and of the section "In short" mean."""
-    metrics = {metric.name: metric for metric in answers.METRICS_ASKED}
+    metrics = {metric.name: metric for metric in contrasts.METRICS_ASKED}
     for name in study.tables:
         metrics |= {metric.name: metric for metric in study.columns(name)}
     terms = list(_PLACE_TERMS)
@@ -139,19 +147,22 @@ def _figures(material: Material) -> Iterator[Block]:
     yield Figures([name for name in figures_of(material.plan) if not FIGURES[name].section])
 
 
+def _status(status: str) -> Cell:
+    tone = "good" if status == "completed" else "bad"
+    return Cell(status, f"status {tone}")
+
+
+def _steps(done: int | None, planned: int) -> str:
+    return f"{MISSING if done is None else done} / {planned}"
+
+
 _RUNS: tuple[Column[dict[str, Any]], ...] = (
     Column("Run", lambda run: Markup("<code>{}</code>").format(run["cell"]), "row"),
     Column(
         "Status",
-        lambda run: Cell(
-            run["status"], f"status {'good' if run['status'] == 'completed' else 'bad'}"
-        ),
+        lambda run: _status(run["status"]),
     ),
-    Column(
-        "steps",
-        lambda run: f"{MISSING if run['step'] is None else run['step']} / {run['steps']}",
-        "number",
-    ),
+    Column("steps", lambda run: _steps(run["step"], run["steps"]), "number"),
     Column("seconds", lambda run: fixed(run["train"].get("seconds") or math.nan, 1), "number"),
     Column(
         "tokens/s",
@@ -205,12 +216,11 @@ def _protocol(material: Material) -> Iterator[Block]:
         ("data", "; ".join(data["id"] for data in manifest["data"])),
         *_left_out(manifest["data"]),
         ("source revision", manifest["git_revision"] or "not in a git repository"),
-        *(
-            (f"runs: {name}", "; ".join(texts))
-            for name, texts in environments(manifest["cells"]).items()
-        ),
-        ("packages of the report", named(manifest["packages"])),
     ]
+    # What differs between runs has all of its values, so that a change on the way can be seen.
+    for name, texts in environments(manifest["cells"]).items():
+        terms.append((f"runs: {name}", "; ".join(texts)))
+    terms.append(("packages of the report", named(manifest["packages"])))
     yield Text("Results are comparable only within a protocol and its versions.")
     yield Terms(terms)
     yield Text(
@@ -279,7 +289,9 @@ def statistics_of(plan: Plan) -> tuple[Statistic, ...]:
 
 def sections() -> tuple[Section, ...]:
     """Return the sections of the page in its order."""
-    found = [
-        _SECTIONS[each] if isinstance(each, str) else declared(each).section for each in CONTENTS
-    ]
-    return tuple(section for section in found if section is not None)
+    found = []
+    for each in CONTENTS:
+        section = _SECTIONS[each] if isinstance(each, str) else declared(each).section
+        if section is not None:
+            found.append(section)
+    return tuple(found)

@@ -64,6 +64,10 @@ def _interval(row: Row, of: str = "") -> str:
     return interval(row[f"{of}low"], row[f"{of}high"])
 
 
+def _count(count: int) -> Cell:
+    return Cell(str(count), "" if count else "zero")
+
+
 def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) -> Iterator[Block]:
     """Say what of a table's findings survives."""
     title, metrics = study.tables[name].title, study.columns(name)
@@ -74,10 +78,10 @@ def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) ->
 
     def surviving(column: str) -> int:
         # A value that is missing altogether keeps none from being bold, and has no test.
-        return sum(
-            all(c.row[column] < ALPHA or isnan(c.row[column]) for c in values)
-            for values in bold.values()
-        )
+        survivors = 0
+        for values in bold.values():
+            survivors += all(c.row[column] < ALPHA or isnan(c.row[column]) for c in values)
+        return survivors
 
     yield Heading(f"{title}: what survives a correction")
     is_are = "is" if len(bold) == 1 else "are"
@@ -90,17 +94,12 @@ def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) ->
     )
     lines = []
     for column, label in TESTS.items():
-        counts = [
-            sum(c.row[column] < ALPHA for c in comparisons if c.metric is metric)
-            for metric in metrics
-        ]
-        lines.append(
-            [
-                label,
-                *(Cell(str(count), "" if count else "zero") for count in counts),
-                str(sum(counts)),
-            ]
-        )
+        counts = dict.fromkeys(metrics, 0)
+        for each in comparisons:
+            if each.metric in counts:
+                counts[each.metric] += bool(each.row[column] < ALPHA)
+        cells = [_count(count) for count in counts.values()]
+        lines.append([label, *cells, str(sum(counts.values()))])
     caption = Markup("Comparisons with <i>p</i> &lt; 0.05, by test and metric")
     columns = listed(("Test", "row"), *metrics, ("all", "number"))
     yield Grid(f"What survives, {title}", columns, lines, caption=caption)
@@ -201,9 +200,9 @@ def _ends(heading: str, of: str) -> Column[Placed]:
 
 
 def _significance(c: Placed) -> str:
-    return (
-        "not tested" if c.row["rule"] == compare.BETTER else "yes" if c.row["significant"] else "no"
-    )
+    if c.row["rule"] == compare.BETTER:
+        return "not tested"
+    return "yes" if c.row["significant"] else "no"
 
 
 _NUMBERS: tuple[Column[Placed], ...] = (
@@ -278,6 +277,7 @@ def _blocks(material: Material) -> Iterator[Block]:
         if study.tables[name].rules.tested and comparisons:
             yield from _survivors(study, name, comparisons)
         every += comparisons
+    # What is not significantly different is equal only where a test says so.
     if margins := material.plan.statistics.margins:
         equal = [text for name in study.tables for text in _equal(study, name)]
         yield Heading("Equal within a margin")

@@ -29,10 +29,14 @@ from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, Band, Metric
 
-BAND_METRICS = {
-    band: tuple(METRICS[name] for name in (band.metric, band.calibration, band.pooled_calibration))
-    for band in BANDS
-}
+
+def _metrics_of(band: Band) -> tuple[Metric, ...]:
+    """Return the columns of a band in the first table of a group."""
+    names = (band.metric, band.calibration, band.pooled_calibration)
+    return tuple(METRICS[name] for name in names)
+
+
+BAND_METRICS = {band: _metrics_of(band) for band in BANDS}
 MATRIX_METRICS = tuple(
     METRICS[name]
     for name in (
@@ -65,9 +69,11 @@ def difference(study: StudyResults, group: Group, metric: Metric, key: str, refe
 def _values(study: StudyResults, group: Group, metrics: tuple[Metric, ...]) -> list[list[Cell]]:
     samples = [study.samples(group, metric) for metric in metrics]
     digits = [metric.digits for metric in metrics]
-    return aligned_cells(
-        [[*zip((of[key] for of in samples), digits, strict=True)] for key in group.cells]
-    )
+    rows = []
+    for key in group.cells:
+        of_key = [by_key[key] for by_key in samples]
+        rows.append([*zip(of_key, digits, strict=True)])
+    return aligned_cells(rows)
 
 
 def _bands(study: StudyResults, group: Group, label: str) -> Grid[Any]:

@@ -125,16 +125,20 @@ def write_report(material: Material, templates_dir: Path) -> None:
     shown = [(section.titled(plan), list(section.blocks(material))) for section in sections()]
     captions = figures_of(plan)
     sources = _figure_sources(folder / "figures", captions)
+    figures = {name: (sources[name], text) for name, text in captions.items()}
+    kinds = {study.data.source.kind for study in plan.studies.values()}
+    # A section without blocks is one that this study does not have.
+    having = [(section, blocks) for section, blocks in shown if blocks]
     write_page(
         folder / "report" / "index.html",
         templates_dir,
         "report.html.j2",
-        {name: (sources[name], text) for name, text in captions.items()},
+        figures,
         plan=plan,
-        generated=any(study.data.source.kind == "synthetic" for study in plan.studies.values()),
+        generated="synthetic" in kinds,
         manifest=material.manifest,
         statuses=Counter(cell["status"] for cell in material.manifest["cells"]),
-        sections=[(section, blocks) for section, blocks in shown if blocks],
+        sections=having,
     )
 
 

@@ -7,7 +7,7 @@ module is light.
 import importlib.metadata
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
     }
     record = ("status", "reason", "step", "model_sha256", "data_sha256", "train", "environment")
     path = paths.RunFiles(folder).record
+    # In partial results a cell may not be trained yet: it has all fields, and the reason.
     if not path.is_file():
         return {
             **identity,
@@ -82,6 +83,10 @@ def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not the record of a run ({error!r}); train again") from None
 
 
+def _cells(cells: Iterable[Cell], results_root: Path) -> list[dict[str, Any]]:
+    return [_cell(cell, paths.run_dir(cell.id, results_root)) for cell in cells]
+
+
 def _data(data_id: str, meta: Path) -> dict[str, Any]:
     return {"id": data_id, "meta": read_sealed(meta) if meta.is_file() else None}
 
@@ -95,15 +100,19 @@ def manifest_of(
     noted as such. ``made_for`` is a hash of what the results show. ``ValueError`` for the damaged
     record of a run.
     """
+    studies = [
+        study.model_dump(mode="json", exclude={"paths", "stated"})  # no path changes a number
+        for study in plan.studies.values()
+    ]
+    data = []
+    for data_id in plan.data_ids:
+        data.append(_data(data_id, paths.data_dir(data_id, results_root) / "meta.json"))
+    cells = _cells(plan.cells.values(), results_root)
     manifest = {
         "study": plan.name,
         "title": plan.title,
         "made_for": made_for,
-        # No path changes a number.
-        "studies": [
-            study.model_dump(mode="json", exclude={"paths", "stated"})
-            for study in plan.studies.values()
-        ],
+        "studies": studies,
         "stated": None
         if plan.stated is None
         else {**plan.stated.model_dump(mode="json"), "seen": read_record(study_dir)},
@@ -112,18 +121,11 @@ def manifest_of(
         "packages": _versions(),
         "platform": platform.platform(),
         "sha256": {},
-        "data": [
-            _data(data_id, paths.data_dir(data_id, results_root) / "meta.json")
-            for data_id in plan.data_ids
-        ],
-        "cells": [
-            _cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.cells.values()
-        ],
+        "data": data,
+        "cells": cells,
     }
     if plan.tuning_cells:
-        manifest["tuning_cells"] = [
-            _cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.tuning_cells.values()
-        ]
+        manifest["tuning_cells"] = _cells(plan.tuning_cells.values(), results_root)
     return manifest
 
 

@@ -82,7 +82,8 @@ def _float(table: Table) -> tuple[str, str]:
     in_column = table.width == "column"
     if length:
         in_column = float(length[:-2]) / _UNITS_OF_INCH[length[-2:]] <= _COLUMN_INCHES
-    return ("sidewaystable" if table.landscape else "table") + ("" if in_column else "*"), length
+    name = "sidewaystable" if table.landscape else "table"
+    return name if in_column else f"{name}*", length
 
 
 def _with_needs(latex: str) -> str:
@@ -156,12 +157,11 @@ def markdown(table: PrintedTable) -> str:
     arrows = [metric.arrow for metric in table.columns]
     lines = [
         ["*D*", "*N*", "Optimizer", *map(" ".join, zip(symbols, arrows, strict=True))],
-        ["---", "---", "---", *("---:" for _ in table.columns)],
-        *(
-            [*map(markdown_escape, (row.tokens, row.size, row.label)), *map(_cell, row.cells)]
-            for row in table.rows
-        ),
+        ["---"] * 3 + ["---:"] * len(table.columns),
     ]
+    for row in table.rows:
+        names = map(markdown_escape, (row.tokens, row.size, row.label))
+        lines.append([*names, *map(_cell, row.cells)])
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     notes = "".join(f"\n- {markdown_escape(note)}" for note in table.notes)
     return f"{markdown_escape(table.caption)}\n\n{text}\n{notes}\n"
@@ -185,6 +185,7 @@ def numbers(table: PrintedTable) -> DataFrame:
     columns |= {
         f"{metric.name}.{name}": kind for metric in table.columns for name, kind in kinds.items()
     }
+    # A row says where it is, and then has the numbers of each metric side by side.
     records = []
     for row in table.rows:
         record: dict[str, Any] = {

@@ -3,6 +3,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
 
 from coupled_adam_bench.page.formats import plural
 from coupled_adam_bench.study.architectures import ARCHITECTURES
@@ -73,12 +75,10 @@ def _seeds(study: Study) -> str:
 
 
 def _own_optimizers(study: Study) -> str:
-    used = [
-        entry
-        for block in study.grid
-        for optimizer in block.optimizers
-        for entry in optimizer.entries.values()
-    ]
+    used: list[Any] = []
+    for block in study.grid:
+        for optimizer in block.optimizers:
+            used += optimizer.entries.values()
     own = [entry for entry in used if isinstance(entry, CustomSettings)]
     return "; ".join(dict.fromkeys(f"{one.label} ({one.code_name})" for one in own))
 
@@ -177,12 +177,14 @@ def _models(plan: Plan) -> SetupTable:
         for model in study.models
         if (study.name, model.name) in used
     )
-    values = {name: {row[place] for row in found} for place, name in enumerate(_HEADER)}
+    columns = zip(*found, strict=True)
+    values = {name: set(column) for name, column in zip(_HEADER, columns, strict=True)}
     alike = [name for name in _SAID_ONCE if len(values[name]) == 1]
     shown = [place for place, name in enumerate(_HEADER) if name not in alike]
-    rows = tuple(tuple(row[place] for place in shown) for row in found)
+    rows = tuple(itemgetter(*shown)(row) for row in found)
     header = tuple(_HEADER[place] for place in shown)
 
+    # The title says what the columns that are left out would repeat.
     kinds = {model.architecture for study in plan.studies.values() for model in study.models}
     said = [family.title for name, family in ARCHITECTURES.items() if name in kinds]
     if "head" in alike:

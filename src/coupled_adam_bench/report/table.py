@@ -94,31 +94,35 @@ class PrintedTable:
     @property
     def groups(self) -> list[list[list[Row]]]:
         """The rows of as many tokens together, and among these those of a size."""
-        return [
-            [list(of_size) for _, of_size in groupby(of_tokens, key=lambda row: row.size)]
-            for _, of_tokens in groupby(self.rows, key=lambda row: row.n_tokens)
-        ]
+        groups = []
+        for _, of_tokens in groupby(self.rows, key=lambda row: row.n_tokens):
+            sizes = groupby(of_tokens, key=lambda row: row.size)
+            groups.append([list(of_size) for _, of_size in sizes])
+        return groups
 
 
 def aligned(rows: Sequence[Sequence[Value]]) -> list[tuple[Value, ...]]:
     """Return the rows of a table with the padding that aligns each column."""
-    columns = [paddings([value.number for value in column]) for column in zip(*rows, strict=True)]
-    return [
-        tuple(
-            replace(value, padding=column[index])
-            for value, column in zip(row, columns, strict=True)
-        )
-        for index, row in enumerate(rows)
-    ]
+    columns = []
+    for column in zip(*rows, strict=True):
+        columns.append(paddings([value.number for value in column]))
+    found = []
+    for index, row in enumerate(rows):
+        pairs = zip(row, columns, strict=True)
+        found.append(tuple(replace(value, padding=column[index]) for value, column in pairs))
+    return found
 
 
 def aligned_cells(rows: Sequence[Sequence[tuple[Sequence[float], int]]]) -> list[list[Cell]]:
     """Return the cells of samples over seeds, each with its digits: means with standard deviations,
     aligned."""
-    values = aligned(
-        [[Value(shorthand(summarize(sample), digits)) for sample, digits in row] for row in rows]
-    )
-    return [[Cell(value.text, padding=value.padding) for value in row] for row in values]
+    values = []
+    for row in rows:
+        values.append([Value(shorthand(summarize(sample), digits)) for sample, digits in row])
+    cells = []
+    for line in aligned(values):
+        cells.append([Cell(value.text, padding=value.padding) for value in line])
+    return cells
 
 
 MEANS_NOTE = (
@@ -165,12 +169,10 @@ def _missing_notes(study: StudyResults, name: str, shown: list[Value]) -> list[s
     missing = sum(value.missing for value in shown)
     if not missing:
         return []
-    samples = [
-        sample
-        for group in study.groups[name]
-        for metric in study.columns(name)
-        for sample in study.samples(group, metric).values()
-    ]
+    samples: list[list[float]] = []
+    for group in study.groups[name]:
+        for metric in study.columns(name):
+            samples += study.samples(group, metric).values()
     note = (
         f"Missing ({MISSING}): {missing} of {len(shown)} values, where runs diverged, lack an"
         " evaluation or have an undefined metric; tests.csv has the reasons."
@@ -188,19 +190,23 @@ def _held_out_notes(study: StudyResults, name: str) -> list[str]:
     if all(metric.stage != "test_loss" for metric in study.columns(name)):
         return []
     values = study.values_of(dict.fromkeys(HELD_OUT_SIZES, "test"))
-    ids = [
-        cell.id for group in study.groups[name] for cells in group.cells.values() for cell in cells
-    ]
-    tokens, documents = (
-        [value for cell in ids if not isnan(value := values.get((cell, size), nan))]
-        for size in HELD_OUT_SIZES
-    )
+    ids: list[str] = []
+    for group in study.groups[name]:
+        for cells in group.cells.values():
+            ids += [cell.id for cell in cells]
+    sizes = []
+    for size in HELD_OUT_SIZES:
+        of_cells = [values.get((cell, size), nan) for cell in ids]
+        sizes.append([value for value in of_cells if not isnan(value)])
+    _, documents = sizes
     if not documents:
         return []
-    n_tokens, n_documents = (
-        " to ".join(f"{value:,.0f}" for value in sorted({min(found), max(found)}))
-        for found in (tokens, documents)
-    )
+    # Cells that were evaluated on other text have other sizes: then the note has both ends.
+    ranges = []
+    for found in sizes:
+        ends = sorted({min(found), max(found)})
+        ranges.append(" to ".join(f"{value:,.0f}" for value in ends))
+    n_tokens, n_documents = ranges
     few = (
         ", which are few: other text may give another loss (paired.csv)"
         if min(documents) < FEW_DOCUMENTS
@@ -215,6 +221,7 @@ def _best_notes(study: StudyResults, name: str) -> list[str]:
     for metric in study.columns(name):
         if metric.best_at is None:
             continue
+        # Where the best value depends on the text, studies of several texts have several.
         found = sorted(
             {best for group in study.groups[name] for best in study.best_in(group, metric)}
         )
@@ -262,6 +269,7 @@ def _edge_notes(study: StudyResults, name: str) -> list[str]:
 def _build(study: StudyResults, declaration: Table) -> PrintedTable:
     name, plan = declaration.name, study.plan
     groups = study.groups[name]
+    # All rows are aligned together, since they stand below each other.
     values = iter(aligned([_values(study, group, key) for group in groups for key in group.cells]))
     rows = tuple(
         Row(

@@ -23,7 +23,7 @@ from coupled_adam_bench.page.blocks import (
     symbol,
 )
 from coupled_adam_bench.page.formats import MISSING
-from coupled_adam_bench.report.answers import CENTERED
+from coupled_adam_bench.report.contrasts import CENTERED
 from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group, Values
 from coupled_adam_bench.statistics.declared import Material, Section
@@ -57,21 +57,13 @@ _NOT_TESTED = Markup(
 
 
 def _treated(group: Group, values: Mapping[str, Values], title: str) -> Grid[Any]:
-    names = [
-        (label, key, treatment)
-        for key, label in group.optimizer_labels.items()
-        for treatment in values
-    ]
-    cells = aligned_cells(
-        [
-            [(group.samples(values[treatment], m)[key], m.digits) for m in SHOWN]
-            for _, key, treatment in names
-        ]
-    )
-    lines = [
-        [label, treatment, *of_row]
-        for (label, _, treatment), of_row in zip(names, cells, strict=True)
-    ]
+    names, samples = [], []
+    for key, label in group.optimizer_labels.items():
+        for treatment, measured in values.items():
+            names.append([label, treatment])
+            samples.append([(group.samples(measured, m)[key], m.digits) for m in SHOWN])
+    cells = aligned_cells(samples)
+    lines = [[*name, *of_row] for name, of_row in zip(names, cells, strict=True)]
     columns = listed(("Optimizer", "rows"), ("Embedding", "row"), *SHOWN)
     label = f"Other ways to isotropy, {title}, D = {group.tokens_label}, N = {group.model_label}"
     return Grid(label, columns, lines, caption=place_of(group))
@@ -79,10 +71,9 @@ def _treated(group: Group, values: Mapping[str, Values], title: str) -> Grid[Any
 
 def _variants(material: Material) -> Iterator[Block]:
     study = material.study
-    treated = {
-        label: study.values_of({metric.name: task for metric in SHOWN})
-        for task, label in TREATMENTS.items()
-    }
+    treated = {}
+    for task, label in TREATMENTS.items():
+        treated[label] = study.values_of({metric.name: task for metric in SHOWN})
     if not any(treated.values()):
         return
     yield Text(_WAYS)
@@ -124,8 +115,10 @@ _SETS: tuple[tuple[str, Kind], ...] = (
 def _similarities(
     group: Group, values: Mapping[tuple[str, str, str], float], title: str
 ) -> Grid[Any]:
-    ids = {key: [cell.id for cell in cells] for key, cells in group.cells.items()}
-    every = {cell for cells in ids.values() for cell in cells}
+    ids: dict[str, list[str]] = {}
+    for key, of_key in group.cells.items():
+        ids[key] = [cell.id for cell in of_key]
+    every = {cell for of_key in ids.values() for cell in of_key}
     tasks = dict.fromkeys(
         task for cell, task, metric in values if metric == "coverage" and cell in every
     )
@@ -141,12 +134,12 @@ def _similarities(
             MISSING,
         )
 
-    correlations = aligned_cells(
-        [
-            [(sample(key, task + ending, metric), 2) for ending, metric in CORRELATIONS.values()]
-            for key, task in names
-        ]
-    )
+    samples = []
+    for key, task in names:
+        forms = CORRELATIONS.values()
+        samples.append([(sample(key, task + ending, metric), 2) for ending, metric in forms])
+    correlations = aligned_cells(samples)
+    # What a set covers is the same for all seeds, so it is said once beside their means.
     lines: list[list[str | Cell]] = []
     for (key, task), cells in zip(names, correlations, strict=True):
         pairs = [shared(key, task, "n_pairs", ",.0f"), shared(key, task, "coverage", ".1%")]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from markupsafe import Markup
 
@@ -20,7 +21,7 @@ from coupled_adam_bench.page.blocks import (
     with_arrow,
 )
 from coupled_adam_bench.page.formats import p_value, plural, with_interval
-from coupled_adam_bench.report.answers import Answers, challengers, contrasts, outcome
+from coupled_adam_bench.report.contrasts import Answers, challengers, contrasts, outcome
 from coupled_adam_bench.results.groups import Group, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section
@@ -121,23 +122,20 @@ def _card(title: str, found: Sequence[Contrast]) -> Card:
         loss.unit,
         p_value(p),
     )
-    seeds = {each.test(loss)[0].n for each in tested}
-    evidence = Markup("Evidence: {}, {} to {} each, paired by seed.").format(
-        plural(len(tested), "place"), min(seeds), plural(max(seeds), "seed")
+    seeds = sorted({each.test(loss)[0].n for each in tested})
+    several = plural(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    evidence = Markup("Evidence: {}, {} each, paired by seed.").format(
+        plural(len(tested), "place"), several
     )
-    if len(seeds) == 1:
-        evidence = Markup("Evidence: {}, {} each, paired by seed.").format(
-            plural(len(tested), "place"), plural(max(seeds), "seed")
-        )
     return Card(title, word, tone, (said, evidence))
 
 
-def _difference(contrast: Contrast, metric: Metric) -> Cell:
+def _difference(metric: Metric, contrast: Contrast) -> Cell:
     """Return the difference to Adam in a metric as a cell."""
     test, p = contrast.test(metric)
     text = with_interval(test.difference, test.low, test.high, metric.digits + 1)
-    outcome = contrast.outcome(metric)
-    tone = f"status {outcome}" if outcome else ""
+    found = contrast.outcome(metric)
+    tone = f"status {found}" if found else ""
     return Cell(text, tone, f"p after Holm's correction: {p_value(p)}")
 
 
@@ -148,12 +146,10 @@ def _where(found: Sequence[Contrast]) -> Grid[Contrast]:
         Column("Optimizer", lambda each: each.label, "row"),
         *PLACE_COLUMNS,
     ]
-    for metric in metrics:
-        columns.append(
-            metric_column(
-                metric, lambda each, metric=metric: _difference(each, metric), with_arrow(metric)
-            )
-        )
+    columns += [
+        metric_column(metric, partial(_difference, metric), with_arrow(metric))
+        for metric in metrics
+    ]
     caption = (
         "Where: differences to Adam, the mean over seeds with its 95 % interval. Green is better:"
         " an interval without zero, and p < 0.05 after Holm's correction within a place. Red is"

@@ -16,7 +16,8 @@ from sections import grids, html_of, tables_of, texts_of
 from statsmodels.stats.multitest import multipletests
 
 from coupled_adam_bench.page.blocks import Items
-from coupled_adam_bench.report.answers import CENTERED, SECTION, calibrations, contrasts, reaches
+from coupled_adam_bench.report.answers import SECTION, calibrations, reaches
+from coupled_adam_bench.report.contrasts import CENTERED, contrasts
 from coupled_adam_bench.report.verdict import SECTION as VERDICT
 from coupled_adam_bench.report.verdict import question
 from coupled_adam_bench.results.collect import results_frame

@@ -83,6 +83,7 @@ def loss_by_frequency(material: Material) -> Figure:
             for place, band in enumerate(BANDS)
         ]
         losses[cell.optimizer.key][cell.seed] = found
+    # Points of a band stand beside each other; those of the same seed are subtracted.
     first = next(iter(losses))
     figure, axes = panels(2)
     for index, (key, by_seed) in enumerate(losses.items()):
@@ -93,7 +94,9 @@ def loss_by_frequency(material: Material) -> Figure:
             if seed in losses[first]
         ]
         for ax, curves in zip(axes, (list(by_seed.values()), pairs), strict=True):
-            samples = [[value for _, value in of_band] for of_band in zip(*curves, strict=True)]
+            samples = []
+            for of_band in zip(*curves, strict=True):
+                samples.append([value for _, value in of_band])
             bars(
                 ax,
                 places[: len(samples)],
@@ -150,6 +153,7 @@ def calibration(material: Material) -> Figure:
     found: dict[str, dict[int, Any]] = {key: {} for key in shown.labels}
     for cell, detail in _details(material, shown.cells, "test_loss", "calibration"):
         found[cell.optimizer.key][cell.seed] = detail
+    # The mean over tokens is read beside the first optimizer's alone: its level is the text's.
     first = next(iter(found))
     figure, axes = panels(2)
     for key, by_seed in found.items():
@@ -281,6 +285,9 @@ def similarity(material: Material) -> Figure:
         n_pairs = len(next(iter(by_optimizer.values()))[0].ratings)
         place = f"{n_pairs:,} pairs" if len(by_set) > 1 else shown.title
         ax.set(title=f"{plain(name)}, {place}", xlabel="human rating", ylabel="cosine")
-    signs = {"a pair": {"marker": "o", "linestyle": ""}, "mean of a fifth": {"linewidth": 1}}
+    signs: dict[str, Style] = {
+        "a pair": {"marker": "o", "linestyle": ""},
+        "mean of a fifth": {"linewidth": 1},
+    }
     add_legend(figure, signs=signs)
     return figure

@@ -46,11 +46,11 @@ def draw_mean(
     which one diverged, the others are drawn one by one: the mean of fewer seeds would look like a
     change of the optimizer.
     """
-    found = [
-        {row[against]: row[name] for row in rows if math.isfinite(row.get(name, math.nan))}
-        for rows in histories
-    ]
-    seeds = [values for values in found if values]
+    seeds = []
+    for rows in histories:
+        finite = [row for row in rows if math.isfinite(row.get(name, math.nan))]
+        if finite:
+            seeds.append({row[against]: row[name] for row in finite})
     if not seeds:
         return
     common = set[int].intersection(*(set(values) for values in seeds))
@@ -60,7 +60,10 @@ def draw_mean(
             np.linspace(0, max(len(every) - 1, 0), min(len(every), _POINTS)).round().astype(int)
         )
     ]
-    values_SP = np.array([[values[step] for step in shown] for values in seeds])
+    # S: seeds, P: the points that are shown.
+    values_SP = np.empty((len(seeds), len(shown)))
+    for index, values in enumerate(seeds):
+        values_SP[index] = [values[step] for step in shown]
     mean = values_SP.mean(axis=0)
     ax.plot(shown, mean, label=label, **style)
     if len(seeds) > 1:
@@ -150,11 +153,13 @@ def moment_exponent(material: Material) -> Figure:
         points.setdefault(batch_tokens, []).extend(
             found for found in ranges.values() if len(found) == 3
         )
+    # How often a batch has a token decides what its second moment is, so B is a colour.
     figure, axes = panels(2)
     for ax, index, label in zip(axes, (1, 2), ("exponent of the second moment", "R²"), strict=True):
         for batch_tokens, found in sorted(points.items()):
             if found:
-                places, values = [point[0] for point in found], [point[index] for point in found]
+                places = [point[0] for point in found]
+                values = [point[index] for point in found]
                 ax.plot(places, values, ".", alpha=0.6, label=f"B = {batch_tokens:,}")
         ax.set(xlabel="B p, how often a batch has the token", ylabel=label)
         if ax.has_data():

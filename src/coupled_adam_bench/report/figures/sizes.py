@@ -158,10 +158,9 @@ def scale(material: Material) -> Figure:
         tokens = first.tokens_label or f"{first.n_tokens:,}"
         label = plain(f"N = {layout.labels[layout.setups[first.id]]}, D = {tokens}")
         for ax, metric in zip(axes, metrics, strict=True):
-            samples = [
-                [material.study.value(cell, metric.name) for cell in cells]
-                for cells in exponents.values()
-            ]
+            samples = []
+            for cells in exponents.values():
+                samples.append([material.study.value(cell, metric.name) for cell in cells])
             bars(ax, list(exponents), samples, label, **STYLES[index % len(STYLES)])
     for ax, metric in zip(axes, metrics, strict=True):
         ax.set_ylabel(axis_label(metric, arrow=True))
@@ -209,14 +208,13 @@ def _draw_trend(
         bars(ax, [group.n_tokens], [values], label, **{**style, "linestyle": "", "yerr": [half]})
     if trend.fit.reason or TOKENS not in trend.terms or not groups:
         return
-    first, last = (math.log2(end(group.n_tokens for group in trend.groups)) for end in (min, max))
+    counts = [group.n_tokens for group in trend.groups]
+    first, last = math.log2(min(counts)), math.log2(max(counts))
     tokens = [2 ** (first + (last - first) * step / (_POINTS - 1)) for step in range(_POINTS)]
     fitted = [trend.predicted(setup.n_params, count) for count in tokens]
     ax.plot(tokens, [value for value, _ in fitted], **{**style, "marker": "", "linewidth": 1})
-    lower, upper = (
-        [value - half for value, half in fitted],
-        [value + half for value, half in fitted],
-    )
+    lower = [value - half for value, half in fitted]
+    upper = [value + half for value, half in fitted]
     ax.fill_between(tokens, lower, upper, color=style["color"], alpha=0.15, linewidth=0)
 
 
@@ -244,19 +242,23 @@ def trend(material: Material) -> Figure:
             _draw_trend(ax, study, each, setup, labels[each.optimizer], styles[each.optimizer])
         tokens_axis(ax, of_setup)
         ax.set(xlabel="D (tokens)", title=title)
+    # With several references no one name would be right for the axis.
     if len({each.reference for each in found}) == 1:
         axes[0].set_ylabel(
             f"loss minus that of {labels[found[0].reference]} (nat/token)", fontsize="small"
         )
-    signs = {"mean over seeds": {"marker": "o", "linestyle": ""}, "fitted": {"linewidth": 1}}
+    signs: dict[str, Style] = {
+        "mean over seeds": {"marker": "o", "linestyle": ""},
+        "fitted": {"linewidth": 1},
+    }
     add_legend(figure, signs=signs)
     return figure
 
 
 _AT_TOP = 0.97  # of the height of the axes
-_RING = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linestyle": ""}
-_CROSS = {"marker": "x", "linestyle": ""}
-_SIGNS = {"chosen": {**_RING, "markersize": 8}, "a seed diverged": _CROSS}
+_RING: Style = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linestyle": ""}
+_CROSS: Style = {"marker": "x", "linestyle": ""}
+_SIGNS: Mapping[str, Style] = {"chosen": {**_RING, "markersize": 8}, "a seed diverged": _CROSS}
 """What the signs of the figure of tunings mean."""
 
 
@@ -292,6 +294,7 @@ def tuning(material: Material) -> Figure:
         places.setdefault(
             (each.first.study.name, each.first.model.name, each.first.n_tokens), []
         ).append(each)
+    # Trials of one place share its axes: they compete with the same tokens.
     figure, axes = panels(len(places))
     styles = optimizer_styles(material.plan)
     for ax, tunings in zip(axes, places.values(), strict=True):

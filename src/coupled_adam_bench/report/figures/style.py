@@ -163,7 +163,7 @@ def optimizer_bars(
         color = styles[label]["color"]
         ax.barh(place, sample.mean, xerr=sample.sd, color=color, alpha=0.7, capsize=2)
         number = str(shorthand(sample, metric.digits))
-        beside = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "center"}
+        beside: Style = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "center"}
         ax.text(0.99, place, number, **beside, fontsize="small")
     ax.set_yticks(range(len(found)), labels=list(found))
     ax.invert_yaxis()

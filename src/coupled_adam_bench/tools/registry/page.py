@@ -159,7 +159,7 @@ def _title(bundle: Checked) -> str:
 
 def _flat(settings: Mapping[str, Any], start: str = "") -> dict[str, str]:
     """Return settings by their path, in the words of a study file."""
-    found = {}
+    found: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
             found |= _flat(value, f"{start}{name}.")
@@ -327,8 +327,10 @@ def _blocks(
     studies = dict.fromkeys(title for line in placed for title in line.studies)
     text = (
         f"Text {settings['data']['name']}, {batch:,} tokens a batch, protocol"
-        f" {settings['protocol']}; studies: {'; '.join(studies)}."
+        f" {settings['protocol']}."
     )
+    if len(studies) > 1:
+        text += f" Studies: {'; '.join(studies)}."
     code = Code(yaml.safe_dump(settings, sort_keys=False, width=100))
     return [
         Text(text),
