@@ -63,9 +63,8 @@ def consequence(
     across = common * of_data * correlations
     covariance = np.block([[within, across], [across, within]])
     values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(
-        np.clip(values, 0, None)
-    )  # rounding, or a sample of steps, may leave some below 0
+    # Rounding, or a sample of steps, may leave some below 0.
+    root = vectors * np.sqrt(np.clip(values, 0, None))
     drawn = np.random.default_rng(0).standard_normal((n_draws, 2 * n)) @ root.T
     first, second = drawn[:, :n], drawn[:, n:]
     pooled = (first.var(axis=1, ddof=1) + second.var(axis=1, ddof=1)) / 2

@@ -86,10 +86,11 @@ def loss(at: At) -> Rows:
     }
     for name, (settings, z_loss, soft_cap) in variants.items():
         cell = at.cell(SMALL | settings, RECIPE | {"seq_len": 512}, {})
+        # More tokens than a chunk of the loss.
         n_sequences, seq_len = (
             at.size(10, 3),
             cell.training.seq_len,
-        )  # more tokens than a chunk of the loss
+        )
         tokens = torch.from_numpy(
             zipf_tokens(n_sequences * (seq_len + 1), cell.vocab_size, 0)
         ).view(n_sequences, -1)
@@ -176,9 +177,8 @@ def make_references(at: At) -> None:
 
 def _losses(at: At, cell: Cell, steps: int, **execution: Any) -> list[float]:
     with at.trainer(cell, train_threads=min(16, os.cpu_count() or 1), **execution) as trainer:
-        torch.set_float32_matmul_precision(
-            "highest"
-        )  # the trainer asks for TF32, which a CPU does not have
+        # The trainer asks for TF32, which a CPU does not have.
+        torch.set_float32_matmul_precision("highest")
         return [trainer.train_step(step)[0].item() for step in range(steps)]
 
 

@@ -85,9 +85,8 @@ def calibration(
         if step >= 0.75 * toy.steps:
             counted += 1
             loss += mean_loss.item()
-            if (
-                counted % 10 == 0
-            ):  # exact in the tokens: each word's row with its stationary probability
+            if counted % 10 == 0:
+                # Exact in the tokens: each word's row with its stationary probability.
                 with torch.no_grad():
                     softmax_UV = (embedding[:n_words] @ head.T).double().softmax(1)
                 probability_U += stationary_U @ softmax_UV[:, :n_words]

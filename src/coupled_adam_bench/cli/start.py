@@ -49,9 +49,8 @@ def mend(jobs: Jobs, made_for: str, left_by: str) -> Iterator[str]:
     plan_file = paths.plan_file(jobs.plan.name)
     try:
         read_sealed(plan_file)
-    except (
-        ValueError
-    ):  # there is none, or it is damaged; written here too, since it may be that no job will run
+    except ValueError:
+        # The file is missing or damaged. It is written here too, since perhaps no job will run.
         write_sealed(plan_file, jobs.plan.to_json())
 
 

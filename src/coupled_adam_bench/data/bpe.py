@@ -103,7 +103,8 @@ def _read(record: Path, data_id: str) -> Bpe | None:
         OSError,
         KeyError,
         TypeError,
-    ):  # there is none, it is damaged or of another version
+    ):
+        # The file is missing, damaged, or of another version.
         return None
 
 

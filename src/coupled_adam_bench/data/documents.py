@@ -51,9 +51,8 @@ def file_documents(
             else:
                 yield from _txt_documents(origin, stream, txt_document)
         except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-            if (
-                isinstance(error, OSError) and error.errno is not None
-            ):  # the disk's; those of gzip and zstd have none
+            if isinstance(error, OSError) and error.errno is not None:
+                # An error of the disk has a number, and those of gzip and zstd have none.
                 raise
             raise ValueError(
                 f"{origin}: truncated or damaged {path.suffix} file ({error}); fetch it again or"

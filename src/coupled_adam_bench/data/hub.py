@@ -267,9 +267,8 @@ def _list(place: Place) -> Listing:
     root = f"hf://datasets/{info.id}@{info.sha}/"
     files = []
     for path in _data_files(place, info.id, info.sha):
-        if not path.startswith(
-            root
-        ):  # the library falls back to its cache when the connection breaks
+        if not path.startswith(root):
+            # The library falls back to its cache when the connection breaks.
             raise ConnectionError(f"the library gave {path} in place of {root}")
         entry = tree[path.removeprefix(root)]
         _check_file(place, Path(entry.path))

@@ -123,9 +123,8 @@ def save_tokenizer(
         tokenizer = read_tokenizer(file)
         _check_unknown(file, tokenizer)
         eot = _end_of_text(file, tokenizer)
-        tokenizer.add_special_tokens(
-            [AddedToken(eot, special=True, normalized=False)]
-        )  # it is found in no text
+        # This token is found in no text.
+        tokenizer.add_special_tokens([AddedToken(eot, special=True, normalized=False)])
         _save(tokenizer, eot, folder)
     load_encoder.cache_clear()
     n_vocab = load_encoder(folder).n_vocab

@@ -62,9 +62,8 @@ class LogitSums:
         log_z_C = max_C.double() - probabilities_CV.amax(1).double().log()
         probability_V = total(probabilities_CV).double()
         if self._chosen_V is not None:
-            with torch.autocast(
-                logits_CV.device.type, enabled=False
-            ):  # which would multiply in bfloat16
+            with torch.autocast(logits_CV.device.type, enabled=False):
+                # autocast would multiply in bfloat16.
                 mass_C = probabilities_CV @ torch.from_numpy(self._chosen_V).to(probabilities_CV)
             self._masses.append(mass_C if rows_T is None else mass_C[rows_T])
         # The spread around each token's mean, in the memory of the probabilities: var_mean takes

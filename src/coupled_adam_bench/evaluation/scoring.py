@@ -295,9 +295,8 @@ def _score_nodes(
         target_logit_S[here] = logits_NR[node_S[here], target_S[here] - start]
         max_N, _ = torch.max(logits_NR, 1, out=(max_KN[block], likeliest_KN[block]))
         likeliest_KN[block] += start
-        torch.sum(
-            logits_NR.sub_(max_N[:, None]).exp_(), 1, out=sum_KN[block]
-        )  # in place: new memory takes as long
+        # All is done in place, since new memory takes as long as the sums.
+        torch.sum(logits_NR.sub_(max_N[:, None]).exp_(), 1, out=sum_KN[block])
     max_N, block_N = max_KN.max(0)
     likeliest_N = likeliest_KN.gather(0, block_N[None])[0]
     log_sum_N = sum_KN.mul_(max_KN.sub_(max_N).exp_()).sum(0).log()

@@ -79,9 +79,8 @@ class Optimizers:
         """Scale all gradients to a joint 2-norm of at most ``max_norm`` and return the unclipped
         norm, a scalar."""
         for one in (self.embedding, self.head):
-            if isinstance(
-                one, CoupledAdam
-            ):  # one pass over its gradients gives the norm and the step's column sums
+            if isinstance(one, CoupledAdam):
+                # One pass over its gradients gives the norm and the step's column sums.
                 return one.clip_grad_norm_(parameters, max_norm)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 

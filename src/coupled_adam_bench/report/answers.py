@@ -117,9 +117,8 @@ def reaches(
         numbers = [group.tokens_label for group in groups]
         metrics: dict[str, list[Metric]] = {}
         for metric in study.columns(name):
-            rows = [
-                study.comparisons_of(group, metric)[0] for group in groups
-            ]  # a verdict is of two optimizers
+            # A verdict is of two optimizers.
+            rows = [study.comparisons_of(group, metric)[0] for group in groups]
             holds = [
                 row["optimizer"] == verdict.coupled_adam and row["p_paired_holm"] < ALPHA
                 for row in rows

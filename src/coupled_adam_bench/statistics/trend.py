@@ -154,9 +154,8 @@ class Trend:
         nothing = (math.nan, math.nan, math.nan)
         if self.fit.reason or TOKENS not in self.terms:
             return *nothing, self.fit.reason or "one number of tokens"
-        at_one = self._weights(
-            n_params, 1
-        )  # the difference at log2 D = x is that at one token and x times the slope
+        # The difference at log2 D = x is that at one token and x times the slope.
+        at_one = self._weights(n_params, 1)
         slope = self._weights(n_params, 2) - at_one
         value_slope = np.array([at_one, slope])
         value, step = map(float, value_slope @ self.fit.estimates)

@@ -42,9 +42,8 @@ def await_files(paths: Iterable[Path]) -> None:
         time.sleep(_POLL_SECONDS)
         for folder in {path.parent for path in missing}:
             with suppress(OSError):
-                list(
-                    folder.iterdir()
-                )  # a client of NFS then asks the server, and does not remember what was missing
+                # A client of NFS then asks the server, and does not remember what was missing.
+                list(folder.iterdir())
         missing = [path for path in missing if not path.exists()]
 
 

@@ -53,9 +53,8 @@ class FolderLock:
             self._file = None
 
     def _try(self) -> bool:
-        self._path.parent.mkdir(
-            parents=True, exist_ok=True
-        )  # a process that has written nothing removes it again
+        # A process that has written nothing removes it again.
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         file = self._path.open("a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -119,9 +119,8 @@ def data_inputs(study: Study) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
     if study.data.source.kind == "files":
         inputs["files"] = fingerprints(text_files(study.paths.text))
-    elif (
-        study.data.source.kind == "bins"
-    ):  # without any, as for a plan or a rehearsal, nothing is prepared or trained
+    elif study.data.source.kind == "bins":
+        # Without any, as for a plan or a rehearsal, nothing is prepared or trained.
         inputs["files"] = fingerprints(token_files(study.data.source, study.paths.text[0]))
     if study.data.tokenizer == "file":
         assert study.paths.tokenizer is not None
@@ -147,9 +146,8 @@ def data_id(study: Study, digest_of_data: str) -> str:
 def readable_count(count: int) -> str:
     """Return a count in three digits and K, M, B or T, such as ``125M``."""
     for unit, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if (
-            count >= 0.9995 * unit
-        ):  # 999,500 and more are 1M: three digits of them would be "1e+03K"
+        if count >= 0.9995 * unit:
+            # 999,500 and more are 1M: three digits of them would be "1e+03K".
             return f"{count / unit:.3g}{suffix}"
     return str(count)
 

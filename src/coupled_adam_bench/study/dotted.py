@@ -44,9 +44,8 @@ def find_modules(name: str) -> dict[str, Path]:
         spec = PathFinder.find_spec(prefix.rpartition(".")[2], places)
         if spec is None and prefix == parts[0]:
             with suppress(ValueError):  # a module that was not imported, such as __main__
-                spec = importlib.util.find_spec(
-                    prefix
-                )  # an editable install may have a finder of its own
+                # An editable install may have a finder of its own.
+                spec = importlib.util.find_spec(prefix)
         if spec is None:
             break
         places = list(spec.submodule_search_locations or ())

@@ -277,9 +277,8 @@ def _with_inputs(study: Study) -> tuple[Study, str]:
     """Return a study with the code of its own optimizers, and the hash of its data."""
     readings: list[Callable[[], Any]] = [partial(with_code, study), partial(data_digest, study)]
     if study.paths.tokenizer is not None and study.data.tokenizer == "file":
-        readings.append(
-            partial(tokenizer_file, study.paths.tokenizer)
-        )  # named beside text that is missing
+        # What is wrong here is named beside text that is missing.
+        readings.append(partial(tokenizer_file, study.paths.tokenizer))
     complete, digest, *_ = for_each(lambda read: read(), readings)
     return complete, digest
 

@@ -17,9 +17,8 @@ def learning_rate_factor(step: int, steps: int, training: Training, peak: float)
     warmup = training.warmup(steps)
     if step < warmup:
         return step / warmup if training.warmup_from == "zero" else (step + 1) / (warmup + 1)
-    begin = (
-        training.decay_start(steps) - 1 if training.schedule == "wsd" else warmup
-    )  # the last step at the peak
+    # This is the last step at the peak.
+    begin = training.decay_start(steps) - 1 if training.schedule == "wsd" else warmup
     progress = min(1.0, max(0, step - begin) / max(1, steps - begin))
     match training.schedule:
         case "constant":

@@ -150,9 +150,8 @@ def _means(study_dir: Path) -> Iterator[tuple[str, float]]:
     for path in sorted(study_dir.glob("tables/*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                name = re.sub(
-                    r"[^\w.\- :]", "-", f"{row['optimizer_key']} {row['D']} {row['N']}"
-                )  # what MLflow takes
+                # MLflow takes no other characters in a name.
+                name = re.sub(r"[^\w.\- :]", "-", f"{row['optimizer_key']} {row['D']} {row['N']}")
                 for column in row:
                     if column.endswith(".mean"):
                         yield (

@@ -196,7 +196,8 @@ def open_client(uri: str) -> "MlflowClient":
             "-journal",
             "-wal",
             "-shm",
-        ):  # a new database beside an old journal would be damaged
+        ):
+            # A new database beside an old journal would be damaged.
             with suppress(FileNotFoundError):
                 Path(f"{own}{suffix}").rename(f"{aside}{suffix}")
         say(

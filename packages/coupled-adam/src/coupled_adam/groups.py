@@ -109,7 +109,8 @@ def _declared(model: nn.Module) -> list[Tensor]:
     except (
         AttributeError,
         NotImplementedError,
-    ):  # transformers raises the second for models without tokens
+    ):
+        # transformers raises NotImplementedError for models without tokens.
         return []
     embedding = _trained(embedding)
     if not isinstance(embedding, nn.Embedding):

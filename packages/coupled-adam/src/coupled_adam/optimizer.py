@@ -128,9 +128,8 @@ class CoupledAdam(torch.optim.Optimizer):
         self._clipped = {}
         for group in self.param_groups:
             for name, value in ({"coupled": True} | self.defaults).items():
-                group.setdefault(
-                    name, value
-                )  # a state of AdamW, or of an older version, lacks some settings
+                # A state of AdamW, or of an older version, lacks some settings.
+                group.setdefault(name, value)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group after checking its settings and parameters."""
@@ -199,9 +198,8 @@ class CoupledAdam(torch.optim.Optimizer):
         if error_if_nonfinite and not norm.isfinite():
             raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm.item()}")
         torch.nn.utils.clip_grads_with_norm_(others, max_norm, norm)
-        factor = (max_norm / (norm + 1e-6)).clamp(
-            max=1
-        )  # torch's clip_grad_norm_ adds the same 1e-6
+        # torch's clip_grad_norm_ adds the same 1e-6.
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1)
         for parameter, (_, grad) in coupled.items():
             # On a CPU .item() does not synchronize, and a float 1 lets the step skip the
             # multiplication.
@@ -229,19 +227,16 @@ class CoupledAdam(torch.optim.Optimizer):
         groups = list(state_dict["param_groups"])
         for index, (saved, group) in enumerate(zip(groups, self.param_groups, strict=False)):
             groups[index] = saved_group(saved, group, index)
-        super().load_state_dict(
-            {**state_dict, "param_groups": groups}
-        )  # torch refuses a wrong number of groups
+        # torch refuses a wrong number of groups.
+        super().load_state_dict({**state_dict, "param_groups": groups})
         for group, saved in zip(self.param_groups, groups, strict=True):
             for parameter, index in zip(group["params"], saved["params"], strict=True):
-                if (
-                    index in state_dict["state"]
-                ):  # not torch's copy, whose moments have the parameter's dtype
+                if index in state_dict["state"]:
+                    # torch's own copy would have moments in the parameter's dtype.
                     saved_state, state = state_dict["state"][index], self.state[parameter]
                     state |= saved_step_and_moment(saved_state, parameter, group)
-                    if (
-                        state["exp_avg"] is saved_state["exp_avg"]
-                    ):  # torch copies only what it has to convert
+                    if state["exp_avg"] is saved_state["exp_avg"]:
+                        # torch copies only what it has to convert.
                         state["exp_avg"] = state["exp_avg"].clone()
 
     @torch.no_grad()

@@ -317,12 +317,13 @@ def similarity(material: Material) -> Figure:
     for ax, (name, by_optimizer) in zip(axes, by_set.items(), strict=False):
         for key, seeds in by_optimizer.items():
             dots = {"color": styles[key]["color"], "marker": styles[key]["marker"], "linestyle": ""}
+            # There are thousands of dots, so they become an image inside the figure.
             cloud = {
                 "markersize": 2,
                 "alpha": 0.2,
                 "markeredgewidth": 0,
                 "rasterized": True,
-            }  # thousands of dots
+            }
             ax.plot(seeds[0].ratings, seeds[0].cosines, **cloud, **dots)
             means = means_by_rating(seeds[0].ratings, np.array([found.cosines for found in seeds]))
             curve(ax, means, shown.labels[key], **{"markersize": 4, **styles[key]})

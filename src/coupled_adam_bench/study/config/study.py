@@ -188,10 +188,11 @@ class Study(Settings):
         names = [model.name for model in self.models]
         if twice := duplicates(names):
             yield f"models: {', '.join(twice)} defined more than once"
+        # A protocol has entries for presets that the study may not use.
         known = {
             *names,
             *MODEL_PRESETS,
-        }  # a protocol has entries for presets that the study may not use
+        }
         if unknown := sorted(set(self.evaluation.test_loss.batch_sequences_of) - known):
             yield (
                 f"evaluation.test_loss.batch_sequences_of: {', '.join(unknown)} is not among the"

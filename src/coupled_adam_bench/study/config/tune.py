@@ -222,9 +222,8 @@ def with_values(
                 )
             *path, name = field.split(".")
             reduce(getitem, path, settings)[name] = value
-        if isinstance(
-            optimizer, CustomSettings
-        ):  # a row's label may be longer than the study's own
+        if isinstance(optimizer, CustomSettings):
+            # A row's label may be longer than the study's own.
             checked = CustomSettings.model_validate(settings | {"label": optimizer.key})
             return model, checked.in_row(optimizer.key, optimizer.label)
         return model, type(optimizer).model_validate(settings)

@@ -16,9 +16,8 @@ _MATMUL_SHARE, _ATTENTION_SHARE, _BANDWIDTH_SHARE, _TF32 = 0.75, 0.5, 0.8, 0.5
 # and two moments and writes all but the gradient.
 _OPTIMIZER = 4 * (4 + 3)
 _CLIP = 12  # per parameter: one read for the norm, a read and a write to scale
-_ACCUMULATE = (
-    8 + 6
-)  # per parameter and micro-batch: add to the gradient in float32, cast the weight to bfloat16
+# Per parameter and micro-batch: add to the gradient in float32, cast the weight to bfloat16.
+_ACCUMULATE = 8 + 6
 # Per logit, beside what the products read: write it in bfloat16, and then widen it, log-softmax,
 # exponential in place, narrow it; or, compiled, one kernel that reads and writes it.
 _LOGIT = {False: 2 + (2 + 4) + (4 + 4) + (4 + 4) + (4 + 2), True: 2 + (2 + 2)}

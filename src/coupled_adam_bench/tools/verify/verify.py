@@ -252,9 +252,8 @@ def verify(
     )
     home = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
     with ExitStack() as stack:
-        stack.enter_context(
-            environment({"PYTHONPATH": home})
-        )  # the user's own modules are found from any folder
+        # The user's own modules are found from any folder.
+        stack.enter_context(environment({"PYTHONPATH": home}))
         if folder is None:
             folder = Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="coupled-adam-bench-"))
