@@ -22,7 +22,8 @@ PAGES = (
     "docs/*.md",
     "docs/decisions/*.md",
     "docs/examples/*/README.md",
-    "research/**/README.md",
+    "research/*.md",
+    "research/*/README.md",
     "packages/*/*.md",
     "benchmarks/README.md",
 )

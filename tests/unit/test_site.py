@@ -16,6 +16,7 @@ def test_every_page_is_in_the_list_of_the_site():
         "*.md",
         "docs/*.md",
         "docs/decisions/*.md",
+        "research/*.md",
         "research/*/README.md",
         "packages/*/*.md",
     )
