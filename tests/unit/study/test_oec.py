@@ -1,8 +1,12 @@
 """The shipped study of output embedding centering has the models and runs of arXiv 2601.02031."""
 
 import csv
+import re
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coupled_adam_bench.models.build import build_model
@@ -114,3 +118,19 @@ def test_its_candidates_are_the_published_runs(plan):
     }
     assert len(plan.tuning_cells) == len(tried) == 350
     assert {cell.n_tokens for cell in plan.tuning_cells.values()} == {100_000 * 64 * 2048}
+
+
+def test_the_published_matrix_is_compared_with_its_row(tmp_path):
+    """All that we measure of a matrix stands beside what its authors published."""
+    generator = np.random.default_rng(0)
+    np.save(tmp_path / "matrix.npy", generator.normal(size=(40, 6)).astype(np.float32))
+    np.save(tmp_path / "counts.npy", generator.integers(1, 99, 40))
+    program = [sys.executable, ROOT / "research/oec/published.py", tmp_path / "matrix.npy"]
+    bare = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    whole = subprocess.run(
+        [*program, "--counts", tmp_path / "counts.npy"], capture_output=True, text=True, check=True
+    ).stdout
+    assert re.search(r"^isotropy +0\.\d{4} +0\.124 ", bare, re.MULTILINE)
+    assert re.search(r"^kappa +\d+\.\d{4} +0\.36 ", bare, re.MULTILINE)
+    assert "rho, mean_projection_correlation: need --counts" in bare
+    assert re.search(r"^rho +-?0\.\d{4} +-0\.693 ", whole, re.MULTILINE)
