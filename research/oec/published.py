@@ -12,6 +12,7 @@ import csv
 from pathlib import Path
 
 import numpy as np
+
 from embedding_geometry.metrics import embedding_metrics
 
 PUBLISHED = Path(__file__).parents[2] / "tests" / "golden" / "published_oec.csv"
