@@ -190,7 +190,7 @@ def test_jobs_ask_for_what_their_cells_need(tmp_path, tiny_study):
     )
     settings["execution"]["train_cells_per_job"] = 1
     write(tmp_path, settings)
-    said = snakemake(tmp_path, "train", "-n").stdout
+    said = snakemake(tmp_path, "train", "-n", "-p").stdout
     resources = re.findall(
         r"job=(\S+)\n.*?resources: ([^\n]*)", said.replace("wildcards: ", ""), re.DOTALL
     )

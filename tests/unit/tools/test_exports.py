@@ -30,7 +30,7 @@ def test_the_checklist_of_the_demo_has_what_the_forms_ask(capsys):
         "batch_sequences 16, beta1 0.9, beta2 0.95",
         "table1 has a run for each of the seeds (1; 2; 3).",
         "No setting was searched for in this study.",
-        "0 of 35 runs did not complete; none is left out.",
+        "0 of 38 runs did not complete; none is left out.",
         "the study is exploratory",
         f"torch {cells[0]['environment']['torch']}",
     ):
@@ -57,7 +57,7 @@ def test_runs_that_failed_or_were_never_trained_are_told():
     first |= {"status": "not trained", "train": {}, "environment": {}}
     second["status"] = "diverged"
     text = checklist(manifest)
-    assert "2 of 35 runs did not complete" in text
+    assert "2 of 38 runs did not complete" in text
     assert "Training 34 models took" in text
 
 

@@ -106,19 +106,19 @@ def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Chec
     record = json.loads(opened.unpack(form.MANIFEST))
     other = _other_versions(record)
     said = (
-        f"{folder}: versions of {form.MANIFEST}: {', '.join(other)} have other versions here,"
-        f" so it cannot be recomputed; revision {record['git_revision']!r:.50} can"
+        f"versions of {form.MANIFEST}: {', '.join(other)} have other versions here, so it cannot be"
+        f" recomputed; revision {record['git_revision']!r:.50} can"
     )
     # The statistics of a bundle are recomputed, so another version matters where a number differs.
     if set(other) - {_STATISTICS}:
-        raise ValueError(said)
+        raise ValueError(f"{folder}: {said}")
     with form.unpacked(opened, texts) as (recorded, study_dir):
         _check_files(opened, recorded)
         _check_cells(folder, recorded)
         try:
             _check_numbers(opened, recorded, study_dir)
         except ValueError as error:
-            raise ValueError(said if other else str(error)) from error
+            raise ValueError(f"{error}; {said}" if other else str(error)) from error
         if opened.bundle.reproduces is not None:
             _check_reproduces(opened, registry / opened.bundle.reproduces)
         return Checked(**vars(opened), recorded=recorded)

@@ -103,7 +103,7 @@ def test_what_the_proof_measured_replaces_the_public_logs_of_its_kind(tmp_path, 
     assert speeds.of(replace(cell, study=other), execution).source == "estimate"
 
 
-@pytest.mark.fault("estimate", "a line of the proof's file cannot be read", "refused by its line")
+@pytest.mark.fault("settings", "a line of the proof's file cannot be read", "refused by its line")
 def test_a_line_that_cannot_be_read_is_named(tmp_path):
     path = tmp_path / GPU_SPEED.name
     lines = PUBLIC.read_text().splitlines()

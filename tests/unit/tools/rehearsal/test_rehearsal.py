@@ -247,7 +247,7 @@ def test_a_miniature_has_the_same_tables_with_the_fewest_seeds(name, tmp_path):
 
     # A t-test needs two.
     assert shape(small, {}) == shape(
-        plan, {"table1": 2, "table2": 1, "table7": 2, "scale": 2, None: 1}
+        plan, {"table1": 2, "table2": 1, "table7": 2, "control": 2, "scale": 2, None: 1}
     )
     assert max(cell.n_params for cell in small.cells.values()) < 3e7
     assert {cell.steps for cell in small.cells.values()} == set(
