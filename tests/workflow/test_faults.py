@@ -190,9 +190,9 @@ def test_jobs_ask_for_what_their_cells_need(tmp_path, tiny_study):
     )
     settings["execution"]["train_cells_per_job"] = 1
     write(tmp_path, settings)
-    said = snakemake(tmp_path, "train", "-n", "-p").stdout
+    said = snakemake(tmp_path, "train", "-n").stdout
     resources = re.findall(
-        r"job=(\S+)\n.*?resources: ([^\n]*)", said.replace("wildcards: ", ""), re.DOTALL
+        r"^    wildcards: job=(\S+)\n(?:    .*\n)*?    resources: (.*)$", said, re.MULTILINE
     )
     asked = {job: dict(re.findall(r"(\w+)=(\d+)", text)) for job, text in resources}
     (of_large,) = [values for job, values in asked.items() if job.startswith("large_")]

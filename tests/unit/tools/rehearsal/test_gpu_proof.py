@@ -203,7 +203,9 @@ def test_a_speed_is_bounded_by_the_first_run_s_and_an_error_is_not(common):
     assert error.beside({"error": 0.1}) == error
 
 
-@pytest.mark.fault("GPU", "a package that the proof needs is too old", "said before a check runs")
+@pytest.mark.fault(
+    "settings", "a package that the proof needs is too old", "said before a check runs"
+)
 def test_a_package_that_is_too_old_is_said_before_the_first_check(proof, tmp_path, monkeypatch):
     (tmp_path / "typing_extensions.py").write_text("")  # without what Pydantic imports from it
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
