@@ -83,7 +83,6 @@ def main() -> None:
             if statistic.file in {"tests.csv", "stated.csv"}:
                 material.write(statistic)
                 shutil.copyfile(folder / statistic.file, HERE / statistic.file)
-    shutil.copyfile(HERE / "registration.yaml", HERE / "stated.yaml")
     with tempfile.TemporaryDirectory() as temporary:
         write_tables("memory", Path(temporary))
         (HERE / "tables").mkdir(exist_ok=True)

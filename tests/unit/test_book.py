@@ -1,6 +1,9 @@
 """The book: a folder a study, short pages that say what was not found, and tables that follow from
 the results."""
 
+import gzip
+import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -80,9 +83,13 @@ def test_the_tables_follow_from_the_results(folder, tmp_path):
     ids=lambda folder: folder.name,
 )
 def test_a_stated_plan_is_the_one_that_was_run(folder):
-    ran = file_of(f"{folder.name}/stated.yaml")
-    assert ran is not None
-    assert ran.read_bytes() == (folder / "registration.yaml").read_bytes()
+    manifest = file_of(f"{folder.name}/manifest.json")
+    assert manifest is not None
+    stated = json.loads(gzip.decompress(manifest.read_bytes()))["stated"]
+    registered = (folder / "registration.yaml").read_bytes()
+    assert stated["sha256"] == hashlib.sha256(registered).hexdigest()
+    bundled = file_of(f"{folder.name}/stated.yaml")
+    assert bundled is None or bundled.read_bytes() == registered
 
 
 @pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)

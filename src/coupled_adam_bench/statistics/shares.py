@@ -1,4 +1,4 @@
-"""Where a difference in loss lies: ``shares.csv`` and the section "Where a gap lies".
+"""The parts of a difference in loss by band: ``shares.csv`` and the section "Where a gap lies".
 
 The loss is the mean over all held-out tokens. So the difference of two losses is a sum over bands
 of frequency, in nats of the whole loss: for each band, the share of the tokens that are of it,

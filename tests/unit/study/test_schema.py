@@ -19,8 +19,7 @@ from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.config import parse_any_study, parse_study
 
 ROOT = Path(__file__).parents[3]
-PLANS = {"registration.yaml", "stated.yaml"}
-BOOK = {path for path in (ROOT / "research").glob("*/*.yaml") if path.name not in PLANS}
+BOOK = {path for path in (ROOT / "research").glob("*/*.yaml") if path.name != "registration.yaml"}
 STUDIES = sorted({*(ROOT / "workflow" / "config").glob("*.yaml"), *BOOK})
 
 
