@@ -6,8 +6,8 @@ A line is a batch: Coupled Adam with beta2 = 0.95 minus Adam with the beta2 of e
 over seeds and the 95 % interval, paired by seed.
 """
 
-import math
 import sys
+import tempfile
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,8 +17,12 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from claims import is_selected, lines_of, of_seeds  # noqa: E402
+from tables import unpack  # noqa: E402
 
-PAPER = 0.95
+from coupled_adam_bench.statistics.occupancy import half_life  # noqa: E402
+from coupled_adam_bench.study.cells import Cell  # noqa: E402
+from coupled_adam_bench.tools.verify.recorded import read_recorded  # noqa: E402
+
 STEPS = 2_000
 SEEDS = 3
 BATCHES = {"2k": 2_048, "16k": 16_384, "98k": 98_304, "393k": 393_216}
@@ -27,23 +31,27 @@ RECIPES = {"demo": 14e3, "paper": 1.33e6, "modded-nanogpt": 36e6}
 """The half-life of Adam's second moment of the embedding in known recipes, in tokens."""
 
 
-def half_life(beta2: float, batch_tokens: int) -> float:
-    """Return after how many tokens a second moment has lost half of what it had."""
-    return math.log(2) / -math.log(beta2) * batch_tokens
+def cells() -> list[Cell]:
+    """Return the cells of the study."""
+    with tempfile.TemporaryDirectory() as folder:
+        return list(read_recorded(unpack("tokens", Path(folder))).plan.cells.values())
 
 
-def gaps(batch: str) -> list[tuple[float, float, float, float]]:
+def gaps(batch: str, of_study: list[Cell]) -> list[tuple[float, float, float, float]]:
     """Return memory, gap, and both ends of its interval for each Adam of a batch."""
-    place = {"model": "contexts", "n_tokens": str(STEPS * BATCHES[batch])}
-    place |= {"task": "test", "metric": "loss"}
+    n_tokens = STEPS * BATCHES[batch]
+    place = {"model": "contexts", "n_tokens": str(n_tokens), "task": "test", "metric": "loss"}
     lines = [line for line in lines_of("tokens/results.csv") if is_selected(line, place)]
+    memories = {
+        cell.optimizer.key: half_life(cell)
+        for cell in of_study
+        if (cell.model.name, cell.n_tokens) == ("contexts", n_tokens)
+        and cell.optimizer.embedding.name == "adamw"
+    }
     found = []
-    for key in sorted({line["optimizer"] for line in lines if line["value"] != "NaN"}):
-        if key.startswith("adamw"):
-            beta2 = float(key.partition("_b2-")[2] or PAPER)
-            gap = of_seeds(lines, {"optimizer": "coupled_adam", "reference": key}, SEEDS)
-            memory = half_life(beta2, BATCHES[batch])
-            found.append((memory, gap["difference"], gap["low"], gap["high"]))
+    for key, memory in memories.items():
+        gap = of_seeds(lines, {"optimizer": "coupled_adam", "reference": key}, SEEDS)
+        found.append((memory, gap["difference"], gap["low"], gap["high"]))
     return sorted(found)
 
 
@@ -51,11 +59,9 @@ def main() -> None:
     """Draw the figure beside this file."""
     mpl.rcParams.update({"svg.hashsalt": "tokens", "font.size": 9, "svg.fonttype": "path"})
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    of_study = cells()
     for batch, color in COLORS.items():
-        points = gaps(batch)
-        if not points:
-            continue
-        memory, gap, low, high = zip(*points, strict=True)
+        memory, gap, low, high = zip(*gaps(batch, of_study), strict=True)
         errors = [
             [middle - end for middle, end in zip(gap, low, strict=True)],
             [end - middle for middle, end in zip(gap, high, strict=True)],
