@@ -2,9 +2,8 @@
 and its data."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.study.cells import Cell, Trunk
@@ -108,40 +107,6 @@ class CellEstimate:
     def hours_taken(self) -> float:
         """The hours that the ended run took, 0 for one that has not ended."""
         return self.run.seconds * self.run.processes / 3600 if self.run else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the estimate as a JSON value."""
-        cell = self.cell
-        # A run that has ended stands beside the estimate, which it does not change.
-        return {
-            "cell": cell.id,
-            "study": cell.study.name,
-            "model": cell.model.name,
-            "n_params": cell.n_params,
-            "tokens_label": cell.tokens_label,
-            "n_tokens": cell.n_tokens,
-            "flops": cell.flops,
-            "own_tokens": self.part.n_tokens,
-            "own_flops": self.part.flops,
-            "gpus": cell.study.execution.gpus,
-            "processes": self.processors,
-            "source": self.source,
-            "tunes": self.tunes,
-            "seconds": self.seconds,
-            "assumed_seconds": self.assumed_seconds,
-            "processor_hours": self.hours,
-            "processor_hours_range": list(self.hours_range),
-            "tokens_per_second": self.part.n_tokens / self.seconds,
-            "run": asdict(self.run) if self.run else None,
-            "processor_hours_taken": self.hours_taken,
-            "memory": self.memory.to_json(),
-            "largest_micro_batch": {
-                f"{size} GB": fitting for size, fitting in self.micro_batches.items()
-            },
-            "job": {"mem_mb": self.mem_mb, "minutes": self.minutes},
-            "checkpoint_bytes": self.checkpoint_bytes,
-            "model_bytes": self.model_bytes,
-        }
 
 
 @dataclass(frozen=True)

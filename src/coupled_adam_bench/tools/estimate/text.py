@@ -87,6 +87,7 @@ def training_table(estimate: Estimate) -> list[list[str]]:
 def _training_row(row: EstimateRow) -> list[str]:
     first, execution = row.first, row.first.cell.study.execution
     mfu = UNKNOWN
+    # A processor's peak is not known, so a study without GPUs has no share of it.
     if execution.gpus:
         rate = first.part.flops / first.seconds / first.processors
         mfu = f"{100 * rate / GPUS[first.cell.study.budget.gpu].peak_flops:.0f} %"
@@ -170,8 +171,8 @@ def _rental_row(rental: Rental) -> list[str]:
         f"{gpu.peak_flops / 1e12:.0f} TFLOP/s",
         f"{rental.fitting}, {others}",
         span(*rental.hours_range),
-        f"{rental.price:g} {rental.currency}",
-        f"{span(*rental.cost_range)} {rental.currency}",
+        f"{rental.price:g} USD",
+        f"{span(*rental.cost_range)} USD",
     ]
 
 
@@ -218,17 +219,15 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
                 ("energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone")
             )
     # What it costs, and how long it takes at the least.
-    per_hour = estimate.cost(1)
-    if per_hour is not None:
-        currency = estimate.budget.currency
+    price = estimate.budget.price_per_gpu_hour
+    if estimate.on_gpus and price is None:
+        pairs.append(("cost", "unknown; set budget.price_per_gpu_hour"))
+    elif estimate.on_gpus:
         cost, left = (
-            span(low * per_hour, high * per_hour)
+            span(low * price, high * price)
             for low, high in (estimate.hours_range, estimate.hours_left_range)
         )
-        price = f"{per_hour:g} {currency} an hour"
-        pairs.append(("cost", f"{cost} {currency}, {left} left, at {price}"))
-    elif estimate.on_gpus:
-        pairs.append(("cost", "unknown; set budget.price_per_gpu_hour"))
+        pairs.append(("cost", f"{cost} USD, {left} left, at {price:g} USD an hour"))
     if estimate.longest[1]:
         pairs.append(
             (
