@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
+from coupled_adam_bench.evaluation.task_data import mirrored_task, plan_tasks
 from coupled_adam_bench.evaluation.task_files import (
     TaskFile,
     find_tasks,
     installed,
-    mirrored_task,
-    plan_tasks,
     shots_of,
     task_contents,
 )
