@@ -151,12 +151,9 @@ _COLUMNS: tuple[Column[Placed], ...] = (
 
 
 def _blocks(material: Material) -> Iterator[Block]:
-    shown = {
-        table.title: material.placed(STATISTIC, name)
-        for name, table in material.study.tables.items()
-    }
+    shown = list(material.by_table(STATISTIC))
     # Groups of one optimizer have no tests, and so no power to tell.
-    if not any(shown.values()):
+    if not shown:
         return
     yield Text(
         Markup(
@@ -168,12 +165,10 @@ def _blocks(material: Material) -> Iterator[Block]:
             ' hardly know their own spread. The whole list is <a href="../power.csv">power.csv</a>.'
         ).format(power=f"{100 * POWER:g} %", alpha=f"{100 * ALPHA:g} %")
     )
-    for title, rows in shown.items():
-        if rows:
-            yield Heading(title)
-            yield Fold(
-                plural(len(rows), "test"), [Grid(f"Power, {title}", _COLUMNS, rows, tall=True)]
-            )
+    for table, rows in shown:
+        grid = Grid(f"Power, {table.title}", _COLUMNS, rows, tall=True)
+        yield Heading(table.title)
+        yield Fold(plural(len(rows), "test"), [grid])
 
 
 STATISTIC = Statistic(

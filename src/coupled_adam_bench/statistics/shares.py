@@ -138,10 +138,8 @@ def _blocks(material: Material) -> Iterator[Block]:
     heads += [("minus", "text"), ("whole", number)]
     heads += [(LABELS[band], number) for band in bands if band != WHOLE]
     heads += [("", "wrap")]
-    for name, table in material.study.tables.items():
-        lines = list(_lines(material.placed(STATISTIC, name), bands))
-        if not lines:
-            continue
+    for table, placed in material.by_table(STATISTIC):
+        lines = list(_lines(placed, bands))
         yield Heading(table.title)
         caption = "Difference in loss by band (nat/token); intervals are in shares.csv"
         yield Grid(f"Gaps of {table.title}", listed(*heads), lines, caption=caption, tall=True)

@@ -190,22 +190,21 @@ def _blocks(material: Material) -> Iterator[Block]:
             ' numbers of tokens in <a href="../flips.csv">flips.csv</a>.'
         )
     )
-    for name, table in material.study.tables.items():
-        if rows := material.placed(STATISTIC, name):
-            flips = material.placed(FLIPS, name)
-            # Changes that may be noise are counted and not named, so nobody quotes them.
-            clear = [_flip(each) for each in flips if each.row["told_apart"]]
-            yield Heading(table.title)
-            yield Grid(f"Speedups, {table.title}", _COLUMNS, rows, tall=True)
-            yield Items(clear)
-            if flips:
-                yield Text(
-                    f"{plural(len(flips), 'change')} of order between two numbers of tokens,"
-                    f" {len(clear)} of them with both differences significant by tests paired by"
-                    " seed, after Holm's correction over the table. The others are not told"
-                    " apart.",
-                    small=True,
-                )
+    for table, rows in material.by_table(STATISTIC):
+        flips = material.placed(FLIPS, table.name)
+        # Changes that may be noise are counted and not named, so nobody quotes them.
+        clear = [_flip(each) for each in flips if each.row["told_apart"]]
+        yield Heading(table.title)
+        yield Grid(f"Speedups, {table.title}", _COLUMNS, rows, tall=True)
+        yield Items(clear)
+        if flips:
+            yield Text(
+                f"{plural(len(flips), 'change')} of order between two numbers of tokens,"
+                f" {len(clear)} of them with both differences significant by tests paired by"
+                " seed, after Holm's correction over the table. The others are not told"
+                " apart.",
+                small=True,
+            )
 
 
 STATISTIC = Statistic(

@@ -24,6 +24,7 @@ from coupled_adam_bench.study.config.grid import (
     TableSettings,
     all_tables,
 )
+from coupled_adam_bench.study.config.model import ModelOrPreset
 from coupled_adam_bench.study.config.protocols import (
     PROTOCOLS,
     Protocol,
@@ -34,7 +35,7 @@ from coupled_adam_bench.study.config.protocols import (
 )
 from coupled_adam_bench.study.config.reading import read_study_file
 from coupled_adam_bench.study.config.together import problems
-from coupled_adam_bench.study.config.training import ModelOrPreset, Training
+from coupled_adam_bench.study.config.training import Training
 
 STUDY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
 # results/ holds these beside the studies.

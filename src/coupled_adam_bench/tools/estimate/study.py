@@ -16,6 +16,7 @@ from coupled_adam_bench.tools.estimate.cell import (
     CellEstimate,
     DataSize,
     EstimateRow,
+    JobEstimate,
     data_size,
     estimate_cell,
     own_parts,
@@ -72,11 +73,11 @@ class Estimate:
         return [branch for branches in self.trunks.values() for branch in branches]
 
     @property
-    def _all(self) -> list[BranchEstimate | CellEstimate]:
+    def _all(self) -> list[JobEstimate]:
         return [*self._branches, *self.cells]
 
     @property
-    def _left(self) -> list[BranchEstimate | CellEstimate]:
+    def _left(self) -> list[JobEstimate]:
         """What is still to train."""
         branches = [branch for branch in self._branches if not branch.is_trained]
         cells = [estimate for estimate in self.cells if estimate.run is None]
@@ -186,7 +187,7 @@ class Estimate:
         return sum(estimate.model_bytes for estimate in self.cells)
 
 
-def _total(estimates: Sequence[BranchEstimate | CellEstimate]) -> tuple[float, float]:
+def _total(estimates: Sequence[JobEstimate]) -> tuple[float, float]:
     """Return between which hours the sum of several estimates may lie: all of them are off in the
     same direction at the worst."""
     low = sum(each.hours_range[0] for each in estimates)
@@ -208,7 +209,7 @@ def estimate_study(plan: Plan, results: Path = paths.RESULTS) -> Estimate:
             speed = speeds.of(part, part.study.execution)
             seconds = part.n_tokens / speed.tokens_per_second
             is_trained = paths.branch_file(name, step, results).is_file()
-            branches.append(BranchEstimate(step, part, seconds, speed.spread, is_trained))
+            branches.append(BranchEstimate(part, seconds, speed.spread, step, is_trained))
         trunks[name] = tuple(branches)
     sizes: dict[str, DataSize] = {}
     for study in plan.studies.values():

@@ -48,14 +48,9 @@ def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
     others do not."""
     found = list(checked_bundles(registry))
     bundles = [bundle for bundle in found if not isinstance(bundle, str)]
-    regimes = regimes_of(bundles)
-    place = os.path.relpath(registry, out.parent)
-    link = Markup('<a href="{}/{}/{}" title="{}">[{}]</a>')
-    links = {}
-    for number, each in enumerate(bundles, 1):
-        name, title = each.folder.name, f"{_title(each)}, by {each.bundle.submitter}"
-        links[name] = link.format(place, name, form.BUNDLE, title, number)
+    regimes, links = regimes_of(bundles), _links(bundles, os.path.relpath(registry, out.parent))
     sections = []
+    # Each regime has a section of its own, and the last section has all bundles.
     for number, (title, regime) in enumerate(zip(_titles(regimes), regimes, strict=True), 1):
         section = {"id": f"regime-{number}", "title": title, "short": "", "is_front": True}
         sections.append((section, _blocks(title, regime, links)))
@@ -77,6 +72,17 @@ def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
         day=f"{datetime.now(UTC):%d %B %Y}".lstrip("0"),
     )
     return [reason for reason in found if isinstance(reason, str)]
+
+
+def _links(bundles: Sequence[Checked], place: str) -> dict[str, Markup]:
+    """Return by the name of each bundle the link to it, given the ``place`` of the registry beside
+    the page."""
+    link = Markup('<a href="{}/{}/{}" title="{}">[{}]</a>')
+    links = {}
+    for number, each in enumerate(bundles, 1):
+        name, title = each.folder.name, f"{_title(each)}, by {each.bundle.submitter}"
+        links[name] = link.format(place, name, form.BUNDLE, title, number)
+    return links
 
 
 def _title(bundle: Checked) -> str:

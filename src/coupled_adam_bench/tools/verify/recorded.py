@@ -5,6 +5,8 @@ import csv
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from coupled_adam_bench.store.files import read_json, sha256_file
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Paths, Study
+from coupled_adam_bench.study.config.errors import field_location
 from coupled_adam_bench.study.plan import Plan, plan_from_json
 from coupled_adam_bench.study.tuning import fill_slot
 from coupled_adam_bench.tools.verify.judge import Group, MetricKey
@@ -105,14 +108,11 @@ def known_settings(study: Any) -> Any:
     try:
         Study.model_validate(study)
     except ValidationError as error:
-        unknown = [found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"]
-        for *sections, name in filter(lambda place: len(place) > 1, unknown):
-            values = known
-            for step in sections:
-                # The place also names the kind of an entry, such as `synthetic`, which is no key.
-                if isinstance(step, int) or step in values:
-                    values = values[step]
-            values.pop(name)
+        unknown = [problem for problem in error.errors() if problem["type"] == "extra_forbidden"]
+        for problem in unknown:
+            *sections, name = field_location(problem, study)
+            if sections:
+                reduce(getitem, sections, known).pop(name)
     return known
 
 

@@ -33,6 +33,7 @@ def test_settings_that_sections_no_longer_have_are_left_out(tiny_study: Any) -> 
     then["gone"] = {}
     assert known_settings(then) == now | {"tables": {"table1": {"title": "One"}}, "gone": {}}
     assert then["grid"][0]["data_seeds"] is None
+    assert known_settings("no study") == "no study"
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.parent.name)
