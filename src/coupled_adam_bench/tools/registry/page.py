@@ -3,7 +3,6 @@ has recomputed."""
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,10 +108,7 @@ def told_apart(names: Sequence[str], facts: Sequence[Mapping[str, str]]) -> list
 
 def _titles(regimes: Sequence[Regime]) -> list[str]:
     """Return what people call each regime: the title of the study that has most of its lines."""
-    names = []
-    for regime in regimes:
-        counts = Counter(title for line in regime.lines for title in line.studies)
-        names.append(counts.most_common(1)[0][0])
+    names = [regime.studies.most_common(1)[0][0] for regime in regimes]
     # The id of the data and what is measured follow from the settings, and are no words.
     said = []
     for regime in regimes:
@@ -165,7 +161,7 @@ _COLUMNS: tuple[Column[Checked], ...] = (
 
 def _blocks(title: str, regime: Regime, links: dict[str, Markup]) -> list[Block]:
     """Return what the page shows of a regime."""
-    settings, placed = regime
+    settings, placed = regime.settings, regime.lines
     shown = [(line.place[:2], line.label) for line in placed]
     facts = [line.facts | {"seeds": ", ".join(map(str, line.cells))} for line in placed]
     labels = dict(zip(map(id, placed), _told_labels(shown, facts), strict=True))

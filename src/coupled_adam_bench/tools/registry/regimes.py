@@ -3,6 +3,7 @@ them."""
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -86,6 +87,8 @@ class Regime(NamedTuple):
 
     settings: dict[str, Any]
     lines: list[Line]
+    studies: Counter[str]
+    """How many of the lines each study has, by its title."""
 
 
 def flat(settings: Mapping[str, Any], start: str = "") -> dict[str, str]:
@@ -144,7 +147,8 @@ def regimes_of(bundles: Sequence[Checked]) -> list[Regime]:
         in_order = sorted(by_cells.values(), key=_place_and_loss)
         _set_ranks(in_order)
         _set_speedups(in_order)
-        regimes.append(Regime(settings, in_order))
+        titles = Counter(title for line in by_cells.values() for title in line.studies)
+        regimes.append(Regime(settings, in_order, titles))
     return regimes
 
 
