@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from coupled_adam_bench.statistics.lines import PARAMETERS, TOKENS, Trend, fit_line, upper_tail
 from coupled_adam_bench.statistics.student import ALPHA, t_quantile
-from coupled_adam_bench.statistics.trend import PARAMETERS, TOKENS, Trend, fit_line, upper_tail
 from coupled_adam_bench.study.catalog.metrics import METRICS
 
 Floats = NDArray[np.float64]

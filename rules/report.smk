@@ -66,11 +66,10 @@ rule plan:
     """Say what the study takes, and what is done."""
     output:
         text=STUDY_DIR / "plan.txt",
-        estimate=STUDY_DIR / "estimate.json",
     params:
         asked=time.time(),
     shell:
-        bench("describe", "--out {output.text:q} --json {output.estimate:q}")
+        bench("describe", "--out {output.text:q}")
 
 
 rule rehearse:

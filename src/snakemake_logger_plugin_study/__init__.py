@@ -109,6 +109,7 @@ class LogHandler(LogHandlerBase):
     def _show(self, record: logging.LogRecord) -> None:
         """Print a record, if it is one of those that are seen."""
         event, facts, message = getattr(record, "event", None), record.__dict__, str(record.msg)
+        # What the workflow says has an attribute of its own; the rest comes from Snakemake.
         if STUDY in facts:
             self._study_dir = facts[STUDY]
             if self._is_dry:

@@ -489,9 +489,11 @@ def test_the_plan_lists_cells_and_cost(copy):
     # 6 N T with N without positions, and attention's 12 L d T a token.
     flops = (6 * (cell["n_params"] - 16 * 8) + 12 * 1 * 8 * 16) * cell["n_tokens"]
     assert f"{flops:.2e}" in text
-    estimate = json.loads((copy / "results/tiny/estimate.json").read_text())
-    assert (estimate["n_cells"], estimate["n_done"], estimate["processor_hours_left"]) == (4, 4, 0)
-    assert "4, 4 done" in text and "The times rest on speeds of ended runs." in text
+    assert (
+        "4, 4 done" in text
+        and "0 of them left" in text
+        and "The times rest on speeds of ended runs." in text
+    )
 
 
 def test_the_plan_is_said_whenever_it_is_asked_for(copy):
@@ -500,7 +502,6 @@ def test_the_plan_is_said_whenever_it_is_asked_for(copy):
     again = snakemake(copy, "plan", "--config", "budget={gpus: 3}")
     assert "tiny: 4 cells" in again.stdout
     assert "4, 3 done" in (copy / "results/tiny/plan.txt").read_text()
-    assert json.loads((copy / "results/tiny/estimate.json").read_text())["budget"]["gpus"] == 3
     refused = snakemake(copy, "plan", "--config", "budget={price_per_gpu_hour: -1}")
     assert refused.returncode != 0
     assert "budget.price_per_gpu_hour: must be greater than or equal to 0" in refused.stdout

@@ -24,19 +24,16 @@ def _write_plan(arguments: argparse.Namespace) -> None:
 
 
 def _describe(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.store.files import write_json, write_text
+    from coupled_adam_bench.store.files import write_text
     from coupled_adam_bench.tools.estimate.study import estimate_study
     from coupled_adam_bench.tools.estimate.text import describe
 
     plan = plan_of(arguments)
-    estimate = estimate_study(plan)
-    text = describe(estimate) + _describe_jobs(plan) + _describe_stated(plan)
+    text = describe(estimate_study(plan)) + _describe_jobs(plan) + _describe_stated(plan)
     if arguments.all:
         text += _describe_cells(plan)
     if arguments.out is not None:
         write_text(arguments.out, text)
-    if arguments.json is not None:
-        write_json(arguments.json, estimate.to_json())
     print(text, end="")
 
 
@@ -177,7 +174,6 @@ def add_commands(stage: AddCommand) -> None:
         "describe", _describe, "say what a study takes: time, memory, disk, money, and what is done"
     )
     sub.add_argument("--out", type=Path, help="where to write the text")
-    sub.add_argument("--json", type=Path, help="where to write everything, of each cell too")
     sub.add_argument("--all", action="store_true", help="list every cell as well")
     sub = stage(
         "fetch",

@@ -20,11 +20,11 @@ import yaml
 from coupled_adam_bench.data.check import TASKS, TOKENIZER, verified_tree
 from coupled_adam_bench.evaluation import settings
 from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
+from coupled_adam_bench.evaluation.task_data import plan_tasks
 from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
     StandIn,
     TaskFile,
-    plan_tasks,
     read_task,
     reads_files,
     task_contents,

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.data.bins import UNIGRAM, load_meta
 from coupled_adam_bench.data.check import TOKENIZER, WORD_SIMILARITY, verified_file, verified_tree
-from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
-from coupled_adam_bench.evaluation.settings import measures_head
+from coupled_adam_bench.evaluation.settings import measures_head, read_pairs, set_files
 from coupled_adam_bench.records.kept import PAIRS, PairSimilarities, pack_pairs
 from coupled_adam_bench.records.stored import (
     LARGEST,

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
+from coupled_adam_bench.data.check import WORD_PAIRS
+from coupled_adam_bench.evaluation.task_data import mirrored_task, plan_tasks
 from coupled_adam_bench.evaluation.task_files import (
     TaskFile,
     find_tasks,
     installed,
-    mirrored_task,
-    plan_tasks,
     shots_of,
     task_contents,
 )
@@ -26,12 +25,37 @@ from coupled_adam_bench.store.files import cached_by_file, digest
 from coupled_adam_bench.study.config import Downstream, Study, WordSimilaritySet
 from coupled_adam_bench.study.config.base import duplicates
 from coupled_adam_bench.study.dotted import code_of
+from embedding_geometry.word_lists import Pair, WordList
+from embedding_geometry.word_lists import read_pairs as read_list
 
 RANDOM_SEED, OTHER_SEED = 0, 1234
 """lm-eval's default seeds: that of Python's generator, and that of all others."""
 LIBRARIES = ("lm_eval", "transformers", "tokenizers", "datasets")
 """The libraries that decide which tokens are scored, and how. The version of PyTorch changes only
 the rounding."""
+
+
+def set_files(study: Study, data_folder: Path) -> list[tuple[WordSimilaritySet, Path]]:
+    """Return the study's sets and their files; the set of the generated language lies beside the
+    token bins."""
+    if study.evaluation.word_similarity == "synthetic":
+        return [(WordSimilaritySet(name="synthetic", file=WORD_PAIRS), data_folder / WORD_PAIRS)]
+    return [
+        (spec, Path(study.paths.word_similarity) / spec.file)
+        for spec in study.evaluation.word_similarity
+    ]
+
+
+def read_pairs(path: Path, spec: WordSimilaritySet) -> list[Pair]:
+    """Read a set; ``ValueError`` with file, line and the settings that lead there for one that
+    cannot be read."""
+    try:
+        return read_list(path, WordList(**spec.model_dump()))
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; the settings are evaluation.word_similarity and paths.word_similarity, and"
+            " the target `fetch` downloads the paper's sets"
+        ) from None
 
 
 def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages

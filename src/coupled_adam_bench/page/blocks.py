@@ -67,25 +67,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column(Generic[R]):
-    """A column of a table: its heading, and the function that gives a row's text; ``over`` heads
-    several columns."""
+    """A column of a table: its heading, and the function that gives a row's text."""
 
     heading: str
     text: Callable[[R], str | Cell]
     kind: Kind = "text"
-    over: str = ""
     title: str = ""
-
-
-@dataclass(frozen=True)
-class Head:
-    """A heading of one or several columns, as it is printed."""
-
-    text: str
-    number: bool
-    title: str = ""
-    colspan: int = 1
-    rowspan: int = 1
 
 
 MOST_ROWS = 200
@@ -110,18 +97,6 @@ class Grid(Block, Generic[R]):
         if len(self.rows) <= MOST_ROWS:
             return ""
         return f"The first {MOST_ROWS} of {len(self.rows):,} lines; the study's files have all."
-
-    def head(self) -> list[list[Head]]:
-        """Return the lines of headings: two where some head several columns."""
-        lines: list[list[Head]] = [[], []]
-        both = 2 if any(column.over for column in self.columns) else 1
-        for over, columns in groupby(self.columns, key=lambda column: column.over):
-            rowspan = 1 if over else both
-            heads = [Head(c.heading, c.kind == "number", c.title, rowspan=rowspan) for c in columns]
-            if over:
-                lines[0].append(Head(over, number=False, colspan=len(heads)))
-            lines[1 if over else 0] += heads
-        return [line for line in lines if line]
 
     def bodies(self) -> list[list[list[tuple[Kind, Cell]]]]:
         """Return the lines of cells in parts, between which the table has a rule: by the names of

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -23,14 +22,14 @@ from coupled_adam_bench.page.blocks import (
     with_arrow,
 )
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, with_interval
-from coupled_adam_bench.report.contrasts import Answers, challengers, contrasts, outcome
+from coupled_adam_bench.report.contrasts import Answers, Contrast, challengers, contrasts, outcome
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import PairedTest
 from coupled_adam_bench.statistics.scores import Verdict, verdicts
-from coupled_adam_bench.statistics.student import ALPHA, interval
+from coupled_adam_bench.statistics.student import ALPHA, mean_interval
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 
@@ -72,13 +71,9 @@ def calibrations(study: StudyResults, group: Group) -> list[str]:
     labels, name = group.optimizer_labels, f"{CALIBRATION.name}_stderr"
     errors, texts = study.values_of({name: CALIBRATION.task}), []
     for key, sample in samples.items():
-        error = sample.sd / math.sqrt(sample.n) if sample.n > 1 else math.nan
-        ends = interval(sample.mean, error, sample.n - 1) if sample.n > 1 else (math.nan, math.nan)
-        text = (
-            with_interval(sample.mean, *ends, CALIBRATION.digits)
-            if math.isfinite(sample.mean)
-            else MISSING
-        )
+        text = MISSING
+        if math.isfinite(sample.mean):
+            text = with_interval(sample.mean, *mean_interval(sample), CALIBRATION.digits)
         found = [errors.get((cell.id, name), math.nan) for cell in group.cells[key]]
         if all(map(math.isfinite, found)):
             text += f", by documents ± {fixed(math.fsum(found) / len(found), CALIBRATION.digits)}"
@@ -188,29 +183,16 @@ def _told(metric: Metric, test: PairedTest, p: float) -> Markup:
     return Markup("{} {} is {} ({})").format(_IN_WORDS[metric.name], symbol(metric), told, evidence)
 
 
-@dataclass(frozen=True)
-class _Lead:
-    """The comparison that stands for the study: of one optimizer with Adam in one group."""
-
-    group: Group
-    key: str
-    reference: str
-    answers: Answers
-
-
-_NO_TEST = (PairedTest(0), math.nan)
-
-
-def _sentences(lead: _Lead) -> Iterator[Markup]:
+def _sentences(lead: Contrast) -> Iterator[Markup]:
     """Yield what a reader would tell of the study: at most three sentences of one optimizer."""
     group, labels = lead.group, lead.group.optimizer_labels
     start = Markup("{} against {} at {}: ").format(
-        labels[lead.key], labels[lead.reference], place_of(group)
+        lead.label, labels[lead.reference], place_of(group)
     )
     for names in _SENTENCES:
         told = []
         for name in names:
-            test, p = lead.answers.get((METRICS[name], False), {}).get(lead.key, _NO_TEST)
+            test, p = lead.test(METRICS[name])
             if math.isfinite(test.difference):
                 told.append(_told(METRICS[name], test, p))
         if told:
@@ -218,14 +200,14 @@ def _sentences(lead: _Lead) -> Iterator[Markup]:
             yield sentence[0].upper() + sentence[1:]
             start = Markup()
     ratings = METRICS["r_bar"]
-    test, p = lead.answers.get((ratings, True), {}).get(lead.key, _NO_TEST)
+    test, p = lead.test(ratings, centered=True)
     if math.isfinite(test.difference):
         yield Markup(
             "To subtract the mean of {}'s embedding after training costs nothing; against that, {}."
         ).format(labels[lead.reference], _told(ratings, test, p))
 
 
-def _lead(found: list[_Lead], about: Collection[str]) -> _Lead | None:
+def _lead(found: list[Contrast], about: Collection[str]) -> Contrast | None:
     """Return the comparison of the largest model, of an optimizer that the study is about if one is
     there, else of Coupled Adam."""
     candidates = [each for each in found if each.key in about]
@@ -244,7 +226,7 @@ def _blocks(material: Material) -> Iterator[Block]:
     Adam."""
     study = material.study
     grids: list[Block] = []
-    leads: list[_Lead] = []
+    leads: list[Contrast] = []
     answered: dict[str, list[Group]] = {}
     for name, table in study.tables.items():
         for group in longest_groups(study.groups[name]):
@@ -260,7 +242,7 @@ def _blocks(material: Material) -> Iterator[Block]:
                     answered.setdefault(name, []).append(group)
                 if is_adam:
                     rivals = [key for key in group.cells if key != reference]
-                    leads += [_Lead(group, key, reference, found) for key in rivals]
+                    leads += [Contrast(group, key, reference, found) for key in rivals]
     if not grids:
         return
     # A reader has one comparison in sentences, and opens the others.

@@ -2,7 +2,7 @@
 catalogue."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -135,12 +135,9 @@ def _tables(material: Material) -> Iterator[Block]:
     yield _symbols(material.study)
 
 
-_OVERVIEW = "overview"
-"""The section with the one figure that every reader looks at."""
-
-
 def _overview(material: Material) -> Iterator[Block]:  # noqa: ARG001
-    yield Figures(figures_in(_OVERVIEW))
+    """Yield the one figure that every reader looks at."""
+    yield Figures(figures_in("overview"))
 
 
 def _figures(material: Material) -> Iterator[Block]:
@@ -243,9 +240,10 @@ def _reproduce(material: Material) -> Iterator[Block]:
     yield from (Fold(name, [Code(text)]) for name, text in study_files(material.plan).items())
 
 
-def _from_tools(declaration: str) -> Callable[[Material], Iterable[Block]]:
+def _cost(material: Material) -> Iterable[Block]:
     """Return the blocks of a section of ``tools``, which only the report of a study needs."""
-    return lambda material: named(declaration)(material)
+    blocks: Iterable[Block] = named("tools.estimate.text:cost")(material)
+    return blocks
 
 
 _SECTIONS = {
@@ -261,7 +259,7 @@ _SECTIONS = {
         treatments.WORD_SIMILARITY,
         corrections.SECTION,
         Section("setup", "Models and training", _setup),
-        Section("cost", "What it takes", _from_tools("tools.estimate.text:cost")),
+        Section("cost", "What it takes", _cost),
         Section("runs", "Runs", _runs),
         Section("protocol", "Protocol and environment", _protocol, "Protocol"),
         Section("cite", "Paste and cite", _cite),

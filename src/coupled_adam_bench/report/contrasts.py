@@ -1,6 +1,9 @@
 """The differences of optimizers to a reference that the front of the report tells, and which of
 them a study is about."""
 
+import math
+from dataclasses import dataclass
+
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.paired import PairedTest, paired_test
@@ -74,6 +77,32 @@ def contrasts(study: StudyResults, group: Group, reference: str, centered: bool)
     for question, found in tests.items():
         answers[question] = {key: (test, next(corrected)) for key, test in found.items()}
     return answers
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """All differences of one optimizer to a reference in a group."""
+
+    group: Group
+    key: str
+    reference: str
+    answers: Answers
+
+    @property
+    def label(self) -> str:
+        """The label of the optimizer."""
+        return self.group.optimizer_labels[self.key]
+
+    def test(self, metric: Metric, centered: bool = False) -> tuple[PairedTest, float]:
+        """Return the test of a metric against the reference, or against it minus its mean if
+        ``centered``, and its p-value after the correction."""
+        nothing = PairedTest(0), math.nan
+        return self.answers.get((metric, centered), {}).get(self.key, nothing)
+
+    def outcome(self, metric: Metric) -> str:
+        """Return whether it is better than the reference, ``good``, or worse, ``bad``, or
+        nothing."""
+        return outcome(metric, *self.test(metric))
 
 
 def outcome(metric: Metric, test: PairedTest, p: float) -> str:

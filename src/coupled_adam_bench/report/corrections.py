@@ -177,14 +177,13 @@ def _same_text(material: Material) -> Iterator[Block]:
             ' href="../paired.csv">paired.csv</a>.'
         )
     )
-    for name, table in material.study.tables.items():
+    for table, rows in material.by_table(paired_text.STATISTIC):
         pairs: defaultdict[Any, list[Placed]] = defaultdict(list)
-        for each in material.placed(paired_text.STATISTIC, name):
+        for each in rows:
             pairs[each.group.place, each.row["optimizer"]].append(each)
         lines = [_text_line(found) for found in pairs.values()]
-        if lines:
-            yield Heading(table.title, 4)
-            yield Grid(f"The same text, {table.title}", listed(*_TEXT), lines, tall=True)
+        yield Heading(table.title, 4)
+        yield Grid(f"The same text, {table.title}", listed(*_TEXT), lines, tall=True)
 
 
 def _number(heading: str, column: str) -> Column[Placed]:

@@ -25,6 +25,8 @@ from coupled_adam_bench.study.preregistration_record import read_record
 _HASHED = ("*.csv", "tables/*", "figures/*", "report/*")
 _SEAL = "seal"
 """The key of the manifest's own checksum; ``sha256`` has those of the files."""
+STATISTICS = "statistics"
+"""The name of the statistics among the versions."""
 
 
 def _versions() -> dict[str, str]:
@@ -48,9 +50,7 @@ def _versions() -> dict[str, str]:
 def protocol_versions() -> dict[str, int]:
     """Return the version of each part of the mathematics: data, training, statistics and the stages
     of evaluation."""
-    found: dict[str, int] = {
-        name.lower(): value for name, value in vars(versions).items() if name.isupper()
-    }
+    found = {"data": versions.DATA, "train": versions.TRAIN, STATISTICS: versions.STATISTICS}
     return found | {stage.name: stage.version for stage in STAGES.values()}
 
 

@@ -82,8 +82,7 @@ def _float(table: Table) -> tuple[str, str]:
     in_column = table.width == "column"
     if length:
         in_column = float(length[:-2]) / _UNITS_OF_INCH[length[-2:]] <= _COLUMN_INCHES
-    name = "sidewaystable" if table.landscape else "table"
-    return name if in_column else f"{name}*", length
+    return "table" if in_column else "table*", length
 
 
 def _with_needs(latex: str) -> str:
@@ -97,7 +96,7 @@ def _with_needs(latex: str) -> str:
 
 
 def render_latex(table: PrintedTable, templates_dir: Path) -> str:
-    """Return a table as a LaTeX float, which needs booktabs and, if it is in landscape, rotating.
+    """Return a table as a LaTeX float, which needs booktabs.
 
     It takes the largest type in which it fits, and graphicx shrinks it if it fits in none.
     """

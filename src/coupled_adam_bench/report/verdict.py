@@ -1,6 +1,5 @@
 """The first section of the report: the question of this study, and its answer."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +20,10 @@ from coupled_adam_bench.page.blocks import (
     with_arrow,
 )
 from coupled_adam_bench.page.formats import p_value, plural, with_interval
-from coupled_adam_bench.report.contrasts import Answers, challengers, contrasts, outcome
-from coupled_adam_bench.results.groups import Group, plain_keys
+from coupled_adam_bench.report.contrasts import Contrast, challengers, contrasts
+from coupled_adam_bench.results.groups import plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section
-from coupled_adam_bench.statistics.paired import PairedTest
 from coupled_adam_bench.statistics.scores import CLAIMED, LOSS, verdicts
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.names import ADAM
@@ -48,28 +46,6 @@ def question(plan: Plan) -> str:
 
 
 @dataclass(frozen=True)
-class Contrast:
-    """All differences of one optimizer to Adam in a group."""
-
-    group: Group
-    key: str
-    answers: Answers
-
-    @property
-    def label(self) -> str:
-        """The label of the optimizer."""
-        return self.group.optimizer_labels[self.key]
-
-    def test(self, metric: Metric) -> tuple[PairedTest, float]:
-        """Return the test of a metric, and its p-value after the correction."""
-        return self.answers.get((metric, False), {}).get(self.key, (PairedTest(0), math.nan))
-
-    def outcome(self, metric: Metric) -> str:
-        """Return whether it is better than Adam, ``good``, or worse, ``bad``, or nothing."""
-        return outcome(metric, *self.test(metric))
-
-
-@dataclass(frozen=True)
 class Card:
     """What an optimizer's loss in one table says, in a ``word`` with its ``tone``."""
 
@@ -89,7 +65,7 @@ def _contrasts(study: StudyResults, keys: Sequence[str]) -> Iterator[Contrast]:
                 continue
             answers = contrasts(study, group, adam, centered=False)
             for key in having:
-                yield Contrast(group, key, answers)
+                yield Contrast(group, key, adam, answers)
 
 
 def _word(better: int, worse: int, total: int) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """What a statistic declares: the columns of its file, what computes its rows, and the section that
 shows them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
@@ -17,6 +17,7 @@ from coupled_adam_bench.results.tidy import typed_frame, write_csv
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.plan import Plan
 
 Row = Mapping[str, Any]
@@ -129,6 +130,12 @@ class Material:
         place_of = itemgetter(*GROUP_COLUMNS)
         of_table = [row for row in self.rows(statistic) if row["table"] == table]
         return [Placed(groups[place_of(row)], row, metrics) for row in of_table]
+
+    def by_table(self, statistic: Statistic) -> Iterator[tuple[Table, list[Placed]]]:
+        """Yield each table of the study with the rows of a statistic on it, if it has any."""
+        for name, table in self.study.tables.items():
+            if rows := self.placed(statistic, name):
+                yield table, rows
 
     def write(self, statistic: Statistic) -> None:
         """Write the file of a statistic, atomically and in full precision."""

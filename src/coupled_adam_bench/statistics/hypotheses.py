@@ -30,10 +30,10 @@ from coupled_adam_bench.page.formats import p_value, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
+from coupled_adam_bench.statistics.lines import TOKENS, trend_of, upper_tail
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.preregistered import Check, in_advance, meant_groups, plan_checks
 from coupled_adam_bench.statistics.student import holm, t_ratio, t_test
-from coupled_adam_bench.statistics.trend import TOKENS, trend_of, upper_tail
 from coupled_adam_bench.study.preregistration import Hypothesis
 
 CONFIRMED, NOT_CONFIRMED, OPEN = "confirmed", "not confirmed", "not yet decided"

@@ -54,26 +54,24 @@ def power_of(effect: float, n: int, design: str, alpha: float = ALPHA) -> float:
 
 
 @cache
-def detectable_effect(n: int, design: str, power: float = POWER, alpha: float = ALPHA) -> float:
-    """Return the effect that ``n`` seeds find with the probability ``power``; NaN for fewer than
+def detectable_effect(n: int, design: str) -> float:
+    """Return the effect that ``n`` seeds find with the probability ``POWER``; NaN for fewer than
     two seeds."""
     if n < 2:
         return math.nan
     high = 1.0
-    while power_of(high, n, design, alpha) < power:
+    while power_of(high, n, design) < POWER:
         high *= 2
-    return float(
-        brentq(lambda effect: power_of(effect, n, design, alpha) - power, 0.0, high, xtol=1e-12)
-    )
+    return float(brentq(lambda effect: power_of(effect, n, design) - POWER, 0.0, high, xtol=1e-12))
 
 
-def seeds_needed(effect: float, design: str, power: float = POWER, alpha: float = ALPHA) -> float:
-    """Return the fewest seeds, of each optimizer, with at least ``power``; NaN if ``MOST_SEEDS``
+def seeds_needed(effect: float, design: str, alpha: float = ALPHA) -> float:
+    """Return the fewest seeds, of each optimizer, with at least ``POWER``; NaN if ``MOST_SEEDS``
     are too few."""
     if math.isnan(effect) or effect <= 0:
         return math.nan
     numbers = range(2, MOST_SEEDS + 1)
-    place = bisect_left(numbers, power, key=lambda n: power_of(effect, n, design, alpha))
+    place = bisect_left(numbers, POWER, key=lambda n: power_of(effect, n, design, alpha))
     return float(numbers[place]) if place < len(numbers) else math.nan
 
 
@@ -153,12 +151,9 @@ _COLUMNS: tuple[Column[Placed], ...] = (
 
 
 def _blocks(material: Material) -> Iterator[Block]:
-    shown = {
-        table.title: material.placed(STATISTIC, name)
-        for name, table in material.study.tables.items()
-    }
+    shown = list(material.by_table(STATISTIC))
     # Groups of one optimizer have no tests, and so no power to tell.
-    if not any(shown.values()):
+    if not shown:
         return
     yield Text(
         Markup(
@@ -170,12 +165,10 @@ def _blocks(material: Material) -> Iterator[Block]:
             ' hardly know their own spread. The whole list is <a href="../power.csv">power.csv</a>.'
         ).format(power=f"{100 * POWER:g} %", alpha=f"{100 * ALPHA:g} %")
     )
-    for title, rows in shown.items():
-        if rows:
-            yield Heading(title)
-            yield Fold(
-                plural(len(rows), "test"), [Grid(f"Power, {title}", _COLUMNS, rows, tall=True)]
-            )
+    for table, rows in shown:
+        grid = Grid(f"Power, {table.title}", _COLUMNS, rows, tall=True)
+        yield Heading(table.title)
+        yield Fold(plural(len(rows), "test"), [grid])
 
 
 STATISTIC = Statistic(

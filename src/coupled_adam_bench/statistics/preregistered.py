@@ -171,7 +171,7 @@ def _planned(plan: StatedPlan, each: Hypothesis) -> tuple[str, str, str]:
     effect = each.difference / each.spread
     # Under Holm the first of the hypotheses has Bonferroni's level.
     alpha = plan.alpha / (1 if plan.correction == "none" else len(plan.hypotheses))
-    needed = seeds_needed(effect, design, alpha=alpha)
+    needed = seeds_needed(effect, design, alpha)
     power = power_of(effect, len(plan.seeds), design, alpha)
     expected = f"{significant(each.difference)} ± {significant(each.spread)}"
     return expected, f"{100 * power:.0f} %", MISSING if math.isnan(needed) else f"{needed:.0f}"

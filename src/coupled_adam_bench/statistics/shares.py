@@ -18,7 +18,7 @@ from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import rivals
 from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
-from coupled_adam_bench.statistics.student import interval as interval_of
+from coupled_adam_bench.statistics.student import mean_interval
 from coupled_adam_bench.study import cells
 from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, NEVER_SEEN
 from coupled_adam_bench.study.catalog.stages import STAGES
@@ -57,10 +57,7 @@ def parts_of(cell: cells.Cell, runs: Path) -> tuple[Parts, Parts]:
 def _difference(by_seed: Mapping[int, float]) -> dict[str, Any]:
     """Return the mean of differences over seeds, with its interval by Student's t."""
     sample = summarize(list(by_seed.values()))
-    low = high = math.nan
-    if sample.n > 1:
-        error = sample.sd / math.sqrt(sample.n)
-        low, high = interval_of(sample.mean, error, sample.n - 1)
+    low, high = mean_interval(sample)
     return {"n": sample.n, "difference": sample.mean, "low": low, "high": high}
 
 
@@ -141,10 +138,8 @@ def _blocks(material: Material) -> Iterator[Block]:
     heads += [("minus", "text"), ("whole", number)]
     heads += [(LABELS[band], number) for band in bands if band != WHOLE]
     heads += [("", "wrap")]
-    for name, table in material.study.tables.items():
-        lines = list(_lines(material.placed(STATISTIC, name), bands))
-        if not lines:
-            continue
+    for table, placed in material.by_table(STATISTIC):
+        lines = list(_lines(placed, bands))
         yield Heading(table.title)
         caption = "Difference in loss by band (nat/token); intervals are in shares.csv"
         yield Grid(f"Gaps of {table.title}", listed(*heads), lines, caption=caption, tall=True)

@@ -8,16 +8,11 @@ S: seeds    T: numbers of tokens
 """
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
-from scipy.optimize import brentq, minimize_scalar
 
 from coupled_adam_bench.page.blocks import PLACE_COLUMNS, Block, Column, Grid, Heading, Items, Text
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, plural
@@ -27,174 +22,10 @@ from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
+from coupled_adam_bench.statistics.loss_curves import Curve, Needed, needed_tokens, reference_of
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.student import ALPHA, t_quantile
+from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.cells import Cell, readable_count
-
-BEYOND = "the interval reaches beyond the reference's tokens"
-_POINTS = 1024
-"""Points of the curve between which it is a straight line, for its inverse: an error below 1e-5 of
-the tokens."""
-_EXPONENTS = (1e-3, 2.0)
-"""Range of the exponent c. The least is a straight line in log D, which losses that do not bend
-have."""
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Needed:
-    """The tokens that a reference needs for a loss, with the ends of their interval over ``n``
-    seeds.
-
-    What cannot be said is NaN, and ``reason`` says why.
-    """
-
-    n: int
-    tokens: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    reason: str = ""
-
-
-def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int, float]]) -> Needed:
-    """Return how many tokens a reference, given its losses by tokens and seed, needs for the loss
-    ``own`` by seed.
-
-    The curve of the means is a power law, a + b D^-c (Hoffmann et al. 2022), and what the points
-    differ from it, straight between them in log D. So it goes through all points, and equal
-    optimizers have a speedup of 1. Two points do not say how the curve bends: it is straight in log
-    D then, and has no interval. Nothing is extrapolated.
-
-    The interval has all tokens at which a paired t-test does not tell the losses apart, in
-    Fieller's manner (1954). A seed's own curve is that of the means plus its deviations from them,
-    which are straight between points.
-    """
-    # Means over other seeds than ours would have their noise in the comparison.
-    grid = sorted(
-        tokens for tokens, of_tokens in reference.items() if own.keys() <= of_tokens.keys()
-    )
-    n = len(own)
-    if len(grid) < 2:
-        return Needed(
-            n,
-            reason=(
-                f"the reference has these seeds at {plural(len(grid), 'number')} of tokens, it"
-                " needs 2"
-            ),
-        )
-    own_S = np.array(list(own.values()))
-    losses_TS = np.empty((len(grid), n))
-    for index, tokens in enumerate(grid):
-        losses_TS[index] = [reference[tokens][seed] for seed in own]
-    if not (np.isfinite(own_S).all() and np.isfinite(losses_TS).all()):
-        return Needed(n, reason="a loss is missing")
-    means_T, loss = losses_TS.mean(axis=1), float(own_S.mean())
-    if (np.diff(means_T) >= 0).any():
-        return Needed(
-            n, reason="the loss of the reference does not fall with each number of tokens"
-        )
-    # Beyond the reference's losses, only an extrapolated curve would have an answer.
-    if loss < means_T[-1]:
-        return Needed(
-            n, reason=f"the reference needs more than its most tokens, {readable_count(grid[-1])}"
-        )
-    if loss > means_T[0]:
-        return Needed(
-            n, reason=f"the reference needs less than its fewest tokens, {readable_count(grid[0])}"
-        )
-    logs_T = np.log(grid)
-    places, curve = _curve(logs_T, means_T)
-
-    def tokens_at(level: float) -> float:
-        return float(np.exp(np.interp(level, curve[::-1], places[::-1])))
-
-    if n < 2 or len(grid) < 3:
-        reason = (
-            "1 seed, an interval needs 2"
-            if n < 2
-            else "an interval needs 3 numbers of tokens of the reference"
-        )
-        return Needed(n, tokens_at(loss), reason=reason)
-    deviations_TS = own_S - losses_TS + means_T[:, None]
-
-    def excess(level: float) -> float:
-        """Return by how much a loss of the reference's curve lies outside of what the seeds do not
-        tell from ours."""
-        at_level_S = [np.interp(level, means_T[::-1], of_seed) for of_seed in deviations_TS[::-1].T]
-        return float(
-            abs(level - loss) - t_quantile(n - 1) * np.std(at_level_S, ddof=1) / math.sqrt(n)
-        )
-
-    def end(edge: float) -> float:
-        """Return the tokens at which the curve leaves the interval towards its end, NaN beyond."""
-        return tokens_at(brentq(excess, loss, edge)) if excess(edge) > 0 else math.nan
-
-    low, high = end(means_T[0]), end(means_T[-1])
-    return Needed(n, tokens_at(loss), low, high, "" if math.isfinite(low + high) else BEYOND)
-
-
-def _curve(logs_T: Floats, means_T: Floats) -> tuple[Floats, Floats]:
-    """Return log D at many places, and the falling curve of the losses there, as
-    :func:`needed_tokens` has it."""
-
-    def law(exponent: float) -> tuple[Floats, Floats]:
-        powers = np.exp(-exponent * (places - places[0]))
-        at_T = np.exp(-exponent * (logs_T - logs_T[0]))
-        slope, level = np.polyfit(at_T, means_T, 1)
-        return level + slope * powers, means_T - level - slope * at_T
-
-    places = np.union1d(logs_T, np.linspace(logs_T[0], logs_T[-1], _POINTS))
-    exponent = _EXPONENTS[0]
-    if len(logs_T) > 2:
-        exponent = minimize_scalar(
-            lambda c: float(np.square(law(c)[1]).sum()), bounds=_EXPONENTS, method="bounded"
-        ).x
-    fitted, rest_T = law(exponent)
-    return places, np.minimum.accumulate(fitted + np.interp(places, logs_T, rest_T))
-
-
-_ADAM = re.compile(r"adamw(_f[^_]+)?")
-"""Keys of plain Adam, by whatever factor its learning rate on the embedding differs from the
-model's."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The losses of an optimizer by tokens and seed, and whether a trial chose its settings at each
-    of them."""
-
-    key: str
-    label: str
-    is_tuned: bool
-    losses: dict[int, dict[int, float]]
-
-    @property
-    def is_adam(self) -> bool:
-        """Whether it is plain Adam, which a speedup may be beside."""
-        return _ADAM.fullmatch(self.key) is not None
-
-    def mean(self, n_tokens: int) -> float:
-        """Return the mean loss with these tokens, NaN if there is none or a seed has none."""
-        return summarize(list(self.losses.get(n_tokens, {}).values())).mean
-
-
-def reference_of(
-    curves: Iterable[Curve], n_tokens: int, is_tuned: bool
-) -> tuple[Curve | None, str]:
-    """Return the strongest Adam of some tokens, for an optimizer that ``is_tuned`` or not, or why
-    there is none.
-
-    An optimizer with settings of its own trial stands beside Adam with settings of its own, and no
-    other.
-    """
-    adams = [curve for curve in curves if curve.is_adam and math.isfinite(curve.mean(n_tokens))]
-    strongest = min(adams, key=lambda curve: curve.mean(n_tokens), default=None)
-    if strongest is None:
-        return None, "no Adam was trained with these tokens"
-    if strongest.is_tuned != is_tuned:
-        one, other = ("tuned", "not tuned") if is_tuned else ("not tuned", "tuned")
-        return None, f"this is {one}, and the strongest Adam, {strongest.label}, is {other}"
-    return strongest, ""
 
 
 def _is_tuned(cell: Cell) -> bool:
@@ -359,22 +190,21 @@ def _blocks(material: Material) -> Iterator[Block]:
             ' numbers of tokens in <a href="../flips.csv">flips.csv</a>.'
         )
     )
-    for name, table in material.study.tables.items():
-        if rows := material.placed(STATISTIC, name):
-            flips = material.placed(FLIPS, name)
-            # Changes that may be noise are counted and not named, so nobody quotes them.
-            clear = [_flip(each) for each in flips if each.row["told_apart"]]
-            yield Heading(table.title)
-            yield Grid(f"Speedups, {table.title}", _COLUMNS, rows, tall=True)
-            yield Items(clear)
-            if flips:
-                yield Text(
-                    f"{plural(len(flips), 'change')} of order between two numbers of tokens,"
-                    f" {len(clear)} of them with both differences significant by tests paired by"
-                    " seed, after Holm's correction over the table. The others are not told"
-                    " apart.",
-                    small=True,
-                )
+    for table, rows in material.by_table(STATISTIC):
+        flips = material.placed(FLIPS, table.name)
+        # Changes that may be noise are counted and not named, so nobody quotes them.
+        clear = [_flip(each) for each in flips if each.row["told_apart"]]
+        yield Heading(table.title)
+        yield Grid(f"Speedups, {table.title}", _COLUMNS, rows, tall=True)
+        yield Items(clear)
+        if flips:
+            yield Text(
+                f"{plural(len(flips), 'change')} of order between two numbers of tokens,"
+                f" {len(clear)} of them with both differences significant by tests paired by"
+                " seed, after Holm's correction over the table. The others are not told"
+                " apart.",
+                small=True,
+            )
 
 
 STATISTIC = Statistic(

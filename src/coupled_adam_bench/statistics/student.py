@@ -51,6 +51,14 @@ def interval(difference: float, standard_error: float, df: float) -> tuple[float
     return difference - half, difference + half
 
 
+def mean_interval(sample: Sample) -> tuple[float, float]:
+    """Return the two-sided interval of the mean of a sample at ``LEVEL``, NaN for fewer than two
+    values."""
+    if sample.n < 2:
+        return math.nan, math.nan
+    return interval(sample.mean, sample.sd / math.sqrt(sample.n), sample.n - 1)
+
+
 def equivalence_p(difference: float, standard_error: float, df: float, margin: float) -> float:
     """Return the p-value of two one-sided tests (Schuirmann 1987) that a difference lies within
     +-``margin``.

@@ -190,8 +190,8 @@ def _blocks(material: Material) -> Iterator[Block]:
         Column(Markup("<i>p</i>"), lambda each: p_value(each.row["p_value"]), "number"),
         Column("Remark", lambda each: each.row["reason"], "wrap"),
     ]
-    for name, table in material.study.tables.items():
-        runs = [each for each in material.placed(STATISTIC, name) if each.row["seed"] == ALL_SEEDS]
+    for table, rows in material.by_table(STATISTIC):
+        runs = [each for each in rows if each.row["seed"] == ALL_SEEDS]
         for each in runs:
             first.setdefault(each.group.place, each.row["tokens"])
         yield Heading(table.title)

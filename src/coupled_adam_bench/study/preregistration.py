@@ -43,7 +43,7 @@ class Hypothesis(Settings):
     test: Literal["t-test", "paired", "trend", "equivalence"] = "t-test"
     """``t-test``: the paper's one-sided Student's t-test with pooled variance [P]; ``paired``: by
     seed; ``trend``: that the gain grows with the number of tokens, over all places together
-    (``statistics/trend.py``); ``equivalence``: that the two differ by less than ``margin``, in two
+    (``statistics/lines.py``); ``equivalence``: that the two differ by less than ``margin``, in two
     one-sided tests paired by seed (TOST)."""
     margin: float | None = Field(None, gt=0, le=1e300)
     """For ``equivalence``, the difference that counts as none; for ``paired``, by how much more

@@ -19,7 +19,8 @@ from coupled_adam_bench.data.hub import Listing, PlaceError, download, list_plac
 from coupled_adam_bench.data.sources import corpus_folder, open_corpus
 from coupled_adam_bench.data.tokenizers import GPT2_BYTES, download_gpt2, mirrored_gpt2, read_gpt2
 from coupled_adam_bench.evaluation.settings import downstream_of
-from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data
+from coupled_adam_bench.evaluation.task_data import HubData, hub_data
+from coupled_adam_bench.evaluation.task_files import find_tasks
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import atomic_path, sha256_file, write_bytes
 from coupled_adam_bench.store.locks import folder_lock
@@ -59,6 +60,7 @@ def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
     if not items and not missing:
         print("nothing to fetch: the study needs nothing from outside, or all of it is there")
         return
+    # A disk that is too small is found before hours of downloading, and not in the midst of them.
     for item in items.values():
         _check_space(item)
     if dry_run:
@@ -95,6 +97,7 @@ def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Ite
     items = _word_lists(study)
     needs_gpt2 = study.data.tokenizer == "gpt2" and study.paths.tokenizer is None
     has_tasks = study.evaluation.downstream_of_files is not None
+    # All else goes into the mirror, so a study that needs none of it needs no mirror.
     if not (isinstance(source, HubSource) or has_tasks or needs_gpt2):
         return items
     if study.paths.hub_mirror is None:

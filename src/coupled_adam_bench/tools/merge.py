@@ -100,6 +100,7 @@ def _take_run(source: Path, results: Path) -> bool:
             say(f"{target}: not whole, kept as {move_aside(target).name}")
             lock.release()
         _take(source, target, lambda copy: run_damage(copy, model=True) or cell_damage(copy))
+    # The runs are now the same, so evaluations of one are those of the other.
     for path, problem in _evaluations(source, run["model_sha256"]):
         for file in path.parent.glob(f"{path.stem}.*"):
             place = target / path.parent.name / file.name

@@ -8,7 +8,7 @@ upper bound for compiled ones. docs/performance.md compares it with measurements
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
 from coupled_adam_bench.machine.gpus import GPUS
@@ -69,10 +69,6 @@ class Memory:
         always = self.weights + self.gathered + self.casts + self.optimizer
         begin = self.activations + max(self.head, self.backward) + self.kept_gradients
         return always + max(begin, self.gradients + self.tied_gradients)
-
-    def to_json(self) -> dict[str, int]:
-        """Return the parts and the peak as a JSON value."""
-        return {**asdict(self), "peak": self.peak}
 
 
 def embedding_params(cell: Cell) -> int:

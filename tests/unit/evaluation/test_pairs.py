@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
+from coupled_adam_bench.evaluation.settings import read_pairs, set_files
 from coupled_adam_bench.study.config import WordSimilaritySet, parse_study
 from embedding_geometry.word_similarity import single_token_pairs
 

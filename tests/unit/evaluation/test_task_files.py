@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from coupled_adam_bench.evaluation.settings import check_evaluation
+from coupled_adam_bench.evaluation.task_data import mirrored_task
 from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
     MAX_INCLUDES,
@@ -11,7 +12,6 @@ from coupled_adam_bench.evaluation.task_files import (
     TaskFile,
     find_tasks,
     harness_tasks,
-    mirrored_task,
     read_task,
     task_contents,
 )

@@ -77,9 +77,9 @@ def test_what_a_table_fits_into_is_a_setting(tiny_study: Callable[..., dict[str,
     def declared(**settings: Any) -> Table:
         return parse_study(tiny_study(tables={"table1": settings})).tables_of_blocks["table1"]
 
-    assert (declared().width, declared().landscape) == ("text", False)
+    assert declared().width == "text"
     for width in ("column", "text", "5.5in", "0.25in", ".5in", "160mm", "20cm", "345pt"):
-        assert declared(width=width, landscape=True).width == width
+        assert declared(width=width).width == width
     for width in (
         "",
         "0in",

@@ -372,20 +372,6 @@ def test_the_type_is_no_smaller_than_it_must_be(
     assert counts[0] == 0 < counts[1] < counts[2] == 5
 
 
-def test_a_table_on_its_side(
-    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
-) -> None:
-    table = tables["table1"]
-    text = render_latex(
-        replace(table, declaration=replace(table.declaration, landscape=True)), templates
-    )
-    assert r"\begin{sidewaystable*}[p]" in text and r"\usepackage{rotating}" in text
-    log = pdflatex(
-        TWO_COLUMNS.replace("BODY", measured(text)).replace("{booktabs}", "{booktabs,rotating}")
-    )
-    assert "Overfull" not in log and ratios(log)[0] < 0.8
-
-
 def test_the_rows_alone_are_those_of_the_float(
     tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
 ) -> None:

@@ -18,6 +18,7 @@ from coupled_adam_bench.results.study_results import StudyResults, paired_differ
 from coupled_adam_bench.statistics import hypotheses, power, trend
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.lines import TOKENS
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric, of_text
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -115,7 +116,7 @@ def test_differences_trends_and_power_are_of_distances(study):
     assert paired_differences(found, group, metric, "coupled_adam", "adamw") == pytest.approx(
         expected
     )
-    (row,) = [row for row in Material(found).rows(trend.STATISTIC) if row["term"] == trend.TOKENS]
+    (row,) = [row for row in Material(found).rows(trend.STATISTIC) if row["term"] == TOKENS]
     assert (
         row["estimate"] < 0
     )  # the difference of the values grows by 0.36, that of the distances shrinks

@@ -18,7 +18,7 @@ from coupled_adam_bench.statistics.hypotheses import (
     STATISTIC,
     outcome_of,
 )
-from coupled_adam_bench.statistics.trend import trends
+from coupled_adam_bench.statistics.lines import trends
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.preregistration import Hypothesis

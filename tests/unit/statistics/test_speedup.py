@@ -11,14 +11,8 @@ from sections import tables_of, texts_of
 
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.speedup import (
-    BEYOND,
-    FLIPS,
-    STATISTIC,
-    Curve,
-    needed_tokens,
-    reference_of,
-)
+from coupled_adam_bench.statistics.loss_curves import BEYOND, Curve, needed_tokens, reference_of
+from coupled_adam_bench.statistics.speedup import FLIPS, STATISTIC
 from coupled_adam_bench.statistics.student import holm
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan

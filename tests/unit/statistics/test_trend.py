@@ -10,7 +10,8 @@ from scipy import stats
 
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.trend import STATISTIC, fit_line, trends, upper_tail
+from coupled_adam_bench.statistics.lines import fit_line, trends, upper_tail
+from coupled_adam_bench.statistics.trend import STATISTIC
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 

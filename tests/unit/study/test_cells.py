@@ -171,7 +171,6 @@ def variations() -> dict[str, dict[str, Any]]:
                 "gpus": 2,
                 "mfu": 0.4,
                 "price_per_gpu_hour": 3,
-                "currency": "EUR",
             }
         },
         "paths": {

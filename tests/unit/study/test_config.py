@@ -319,14 +319,6 @@ WRONG_TABLES = {
             " a name of its own"
         ),
     ),
-    "a t-test of one seed": (
-        own_table(min_seeds=1),
-        "tables.mine.min_seeds: 1, but a t-test needs 2",
-    ),
-    "fewer seeds than a table needs": (
-        own_table(min_seeds=4),
-        "grid.0.seeds: mine rests on a t-test and needs at lea",
-    ),
 }
 
 
@@ -346,19 +338,9 @@ def test_a_table_that_cannot_be_made(case):
 
 def test_a_table_of_its_own_and_another_look_for_one_of_the_paper():
     own = parse_study(own_table(columns=["acc", "loss"])).tables_of_blocks["mine"]
-    assert own == Table("mine", "Mine", "each_other", ("acc", "loss"), min_seeds=2)
-    changed = parse_study(
-        study(tables={"table1": {"title": "First", "columns": ["loss"], "min_seeds": 3}})
-    )
-    assert changed.tables_of_blocks == {
-        "table1": Table("table1", "First", "pair", ("loss",), min_seeds=3)
-    }
-    assert (
-        parse_study(own_table(comparison="single_runs", min_seeds=None))
-        .tables_of_blocks["mine"]
-        .min_seeds
-        == 1
-    )
+    assert own == Table("mine", "Mine", "each_other", ("acc", "loss"))
+    changed = parse_study(study(tables={"table1": {"title": "First", "columns": ["loss"]}}))
+    assert changed.tables_of_blocks == {"table1": Table("table1", "First", "pair", ("loss",))}
 
 
 def test_a_table_of_the_paper_has_the_columns_that_the_study_measures():

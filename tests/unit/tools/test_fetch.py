@@ -19,7 +19,8 @@ import pytest
 from hub_server import TEXTS, Fault, Here, HubServer, four_files, parquet, small_disk
 
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION
-from coupled_adam_bench.evaluation.task_files import find_tasks, hub_data
+from coupled_adam_bench.evaluation.task_data import hub_data
+from coupled_adam_bench.evaluation.task_files import find_tasks
 from coupled_adam_bench.store.files import sha256_file, write_json
 from coupled_adam_bench.study.presets import PAPER_TASKS, TASK_REVISIONS, WORD_LISTS
 from embedding_geometry.transport import check_address

@@ -30,9 +30,9 @@ from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences
 from coupled_adam_bench.statistics.candidates import STATISTIC, place_of
 from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.lines import TOKENS, Trend, trends
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import t_quantile
-from coupled_adam_bench.statistics.trend import TOKENS, Trend, trends
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.tuning import Tuning
 

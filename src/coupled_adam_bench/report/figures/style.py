@@ -216,11 +216,8 @@ _OF_ALL = "0.25"
 """The grey of a sign in a legend that stands for all colours."""
 
 
-def add_legend(
-    figure: Figure, title: str | None = None, signs: Mapping[str, Style] | None = None
-) -> None:
-    """Put one legend above a figure, each label of its axes once, under a title that holds for all
-    of them.
+def add_legend(figure: Figure, signs: Mapping[str, Style] | None = None) -> None:
+    """Put one legend above a figure, each label of its axes once.
 
     ``signs`` are what dots and lines of all colours mean, each with its style.
     """
@@ -243,5 +240,4 @@ def add_legend(
             loc="outside upper center",
             ncols=columns,
             frameon=False,
-            title=title,
         )

@@ -12,8 +12,8 @@ class Comparison:
     """A way to compare the optimizers of a table.
 
     ``tested`` says whether a t-test decides what is bold; without one the better value is.
-    ``optimizers`` is their number where it is fixed, and ``bold_beats`` says in print what a bold
-    value is better than.
+    ``optimizers`` is their number where it is fixed, ``min_seeds`` the fewest seeds that a block of
+    the table may have, and ``bold_beats`` says in print what a bold value is better than.
     """
 
     tested: bool
@@ -37,20 +37,17 @@ MIN_OPTIMIZERS = 2
 
 @dataclass(frozen=True)
 class Table:
-    """A table: ``columns`` are names of metrics, ``min_seeds`` is the fewest seeds that a block of
-    it may have.
+    """A table, whose ``columns`` are names of metrics.
 
-    ``width`` is ``column``, ``text`` or a length of LaTeX: what the printed table fits into, on a
-    page of its own on its side if ``landscape``, with its ``caption`` ``above`` or ``below``.
+    ``width`` is ``column``, ``text`` or a length of LaTeX: what the printed table fits into, with
+    its ``caption`` ``above`` or ``below``.
     """
 
     name: str
     title: str
     comparison: ComparisonName
     columns: tuple[str, ...]
-    min_seeds: int
     width: str = "text"
-    landscape: bool = False
     caption: str = "below"
 
     @property
@@ -64,9 +61,9 @@ PAPER_COLUMNS = ("loss", "acc", "isotropy", "mean_norm", "mean_norm_ratio", "r_b
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        Table("table1", "Table 1", comparison="pair", columns=PAPER_COLUMNS, min_seeds=2),
-        Table("table2", "Table 2", comparison="single_runs", columns=PAPER_COLUMNS, min_seeds=1),
-        Table("table7", "Table 7", comparison="each_other", columns=PAPER_COLUMNS, min_seeds=2),
+        Table("table1", "Table 1", comparison="pair", columns=PAPER_COLUMNS),
+        Table("table2", "Table 2", comparison="single_runs", columns=PAPER_COLUMNS),
+        Table("table7", "Table 7", comparison="each_other", columns=PAPER_COLUMNS),
     )
 }
 

@@ -72,7 +72,7 @@ def describe_errors(error: ValidationError, root: type[BaseModel], values: Any) 
     """Return a line for every field of ``values`` that ``root`` refused, such as ``grid.0.seeds:
     must be a list``."""
     problems = [
-        (_field_location(problem, values), problem) for problem in error.errors(include_url=False)
+        (field_location(problem, values), problem) for problem in error.errors(include_url=False)
     ]
     # By field and, where one validator has found several things, by what it has found.
     messages: dict[tuple[str, str], list[str]] = {}
@@ -110,7 +110,7 @@ def _given(problem: ErrorDetails) -> str:
     return f" (got {_SHORT.repr(problem['input'])})"
 
 
-def _field_location(problem: ErrorDetails, values: Any) -> list[int | str]:
+def field_location(problem: ErrorDetails, values: Any) -> list[int | str]:
     """Return pydantic's location without the names of union branches, which study files do not
     contain."""
     location: list[int | str] = []

@@ -9,7 +9,6 @@ from coupled_adam_bench.machine.gpus import GPUS
 from coupled_adam_bench.study.config.base import (
     MAX_SEQUENCES,
     MAX_STEPS,
-    Label,
     Settings,
     Term,
     not_bool,
@@ -134,8 +133,7 @@ class Budget(Settings):
     """Share of the GPU's peak that training reaches; by default an estimate for each model, which
     no GPU has measured. Finished runs replace both."""
     price_per_gpu_hour: float | None = Field(None, ge=0, le=10**6)
-    """Price of a GPU for an hour; without one there is no cost."""
-    currency: Annotated[Label, Field(max_length=10)] = "USD"
+    """Price of a GPU for an hour in USD; without one there is no cost."""
 
 
 BoldRule = Literal["paper", "paired", "holm"]

@@ -5,12 +5,11 @@ A study's own tables need no code.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from coupled_adam_bench.study.catalog.tables import (
-    COMPARISONS,
     MIN_OPTIMIZERS,
     SETUP_TABLES,
     TABLES,
@@ -64,14 +63,9 @@ class TableSettings(Settings):
     ``single_runs``: the better value is bold, without a test. A study's own table needs one."""
     columns: Annotated[tuple[Term, ...], Field(min_length=1)] | None = None
     """Metrics that the study measures, in this order. A study's own table needs them."""
-    min_seeds: int | None = Field(None, ge=1, le=10**4)
-    """The fewest seeds that a block of the table may have; 2 with a t-test and 1 without, if not
-    given."""
     width: TableWidth | None = None
     """What the table fits into in LaTeX: ``column``, ``text`` (both columns; if not given), or a
     length such as ``5.5in``. Its type gets smaller until it fits."""
-    landscape: bool | None = None
-    """Whether the table has a page of its own in LaTeX, turned on its side (package rotating)."""
     caption: Literal["above", "below"] | None = None
     """Where the table has its caption in LaTeX: ``above`` for IEEE and ACM, ``below`` for ACL (if
     not given)."""
@@ -114,10 +108,6 @@ def table_errors(
             )
         if twice := duplicates(table.columns):
             yield f"{place}.columns: {', '.join(twice)} given more than once"
-        if table.min_seeds < table.rules.min_seeds:
-            yield (
-                f"{place}.min_seeds: {table.min_seeds}, but a t-test needs {table.rules.min_seeds}"
-            )
         if name not in used:
             yield (
                 f"{place}: no block of the grid has `table: {name}`; give it to one, or leave this"
@@ -130,7 +120,7 @@ def _table(name: str, settings: TableSettings, metrics: Collection[str]) -> Tabl
     if (paper := TABLES.get(name)) is not None:
         measured = tuple(column for column in paper.columns if column in metrics)
         return Table(**{**vars(paper), "columns": measured, **given})
-    return Table(**{"name": name, "min_seeds": COMPARISONS[given["comparison"]].min_seeds, **given})
+    return Table(name, **given)
 
 
 def all_tables(own: Mapping[str, TableSettings], metrics: Collection[str]) -> dict[str, Table]:
@@ -161,15 +151,6 @@ class GridBlock(LaterSettings):
     tune: Tune | None = None
     """Grids from which the settings of the optimizers are chosen before the cells are trained; by
     default none."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_data_seeds(cls, values: Any) -> Any:
-        """Read the manifests of the examples demo and theory, in which other seeds of the data's
-        order are null."""
-        if isinstance(values, dict) and values.get("data_seeds", 0) is None:
-            return {name: value for name, value in values.items() if name != "data_seeds"}
-        return values
 
     @property
     def rows(self) -> list[Optimizer]:
@@ -235,6 +216,7 @@ class GridBlock(LaterSettings):
             )
         elif n_optimizers < MIN_OPTIMIZERS:
             yield f"optimizers: {name} compares at least {MIN_OPTIMIZERS}, not {n_optimizers}"
-        if len(self.seeds) < table.min_seeds:
-            reason = "rests on a t-test and needs" if table.rules.tested else "needs"
-            yield f"seeds: {name} {reason} at least {table.min_seeds} seeds"
+        if len(self.seeds) < table.rules.min_seeds:
+            yield (
+                f"seeds: {name} rests on a t-test and needs at least {table.rules.min_seeds} seeds"
+            )

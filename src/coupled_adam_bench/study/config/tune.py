@@ -21,9 +21,9 @@ from coupled_adam_bench.study.config.base import (
     duplicates,
 )
 from coupled_adam_bench.study.config.errors import describe_errors
+from coupled_adam_bench.study.config.model import Model
 from coupled_adam_bench.study.config.optimizers import CustomSettings, SingleOptimizer
 from coupled_adam_bench.study.config.per_matrix import Optimizer
-from coupled_adam_bench.study.config.training import Model
 
 LEARNING_RATE = "learning_rate"
 """The peak learning rate of the whole recipe, which belongs to the model; all other names are the

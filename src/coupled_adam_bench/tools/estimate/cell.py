@@ -2,9 +2,8 @@
 and its data."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.study.cells import Cell, Trunk
@@ -64,17 +63,39 @@ def trunk_part(trunk: Trunk, step: int) -> Cell:
 
 
 @dataclass(frozen=True)
-class CellEstimate:
+class JobEstimate:
+    """What a job of training takes."""
+
+    part: Cell
+    """What the job trains."""
+    seconds: float
+    """Its time without its start."""
+    spread: Spread
+    """Between which shares of ``seconds`` the truth may lie."""
+
+    @property
+    def processors(self) -> int:
+        """The number of GPUs, or without GPUs of processes, that train."""
+        return self.part.study.execution.processes
+
+    @property
+    def hours(self) -> float:
+        """The hours that all GPUs, or all processes on a CPU, take together."""
+        return self.seconds * self.processors / 3600
+
+    @property
+    def hours_range(self) -> tuple[float, float]:
+        """Between which hours the truth may lie."""
+        return self.spread.low * self.hours, self.spread.high * self.hours
+
+
+@dataclass(frozen=True)
+class CellEstimate(JobEstimate):
     """A cell, what training it takes, and what it took if its run has ended."""
 
     cell: Cell
-    part: Cell
-    """What the cell's own job trains."""
-    seconds: float
-    """Time of the cell's own job without its start, by ``source``."""
     source: Source
-    spread: Spread
-    """Between which shares of ``seconds`` the truth may lie."""
+    """What ``seconds`` rests on."""
     assumed_seconds: float
     """The same without what runs have measured."""
     run: EndedRun | None
@@ -90,80 +111,17 @@ class CellEstimate:
     """Whether the cell is trained only to choose the settings of others."""
 
     @property
-    def processors(self) -> int:
-        """The number of GPUs, or without GPUs of processes, that train the cell."""
-        return self.cell.study.execution.processes
-
-    @property
-    def hours(self) -> float:
-        """The hours that all GPUs, or all processes on a CPU, take together."""
-        return self.seconds * self.processors / 3600
-
-    @property
-    def hours_range(self) -> tuple[float, float]:
-        """Between which hours the truth may lie."""
-        return self.spread.low * self.hours, self.spread.high * self.hours
-
-    @property
     def hours_taken(self) -> float:
         """The hours that the ended run took, 0 for one that has not ended."""
         return self.run.seconds * self.run.processes / 3600 if self.run else 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the estimate as a JSON value."""
-        cell = self.cell
-        # A run that has ended stands beside the estimate, which it does not change.
-        return {
-            "cell": cell.id,
-            "study": cell.study.name,
-            "model": cell.model.name,
-            "n_params": cell.n_params,
-            "tokens_label": cell.tokens_label,
-            "n_tokens": cell.n_tokens,
-            "flops": cell.flops,
-            "own_tokens": self.part.n_tokens,
-            "own_flops": self.part.flops,
-            "gpus": cell.study.execution.gpus,
-            "processes": self.processors,
-            "source": self.source,
-            "tunes": self.tunes,
-            "seconds": self.seconds,
-            "assumed_seconds": self.assumed_seconds,
-            "processor_hours": self.hours,
-            "processor_hours_range": list(self.hours_range),
-            "tokens_per_second": self.part.n_tokens / self.seconds,
-            "run": asdict(self.run) if self.run else None,
-            "processor_hours_taken": self.hours_taken,
-            "memory": self.memory.to_json(),
-            "largest_micro_batch": {
-                f"{size} GB": fitting for size, fitting in self.micro_batches.items()
-            },
-            "job": {"mem_mb": self.mem_mb, "minutes": self.minutes},
-            "checkpoint_bytes": self.checkpoint_bytes,
-            "model_bytes": self.model_bytes,
-        }
-
 
 @dataclass(frozen=True)
-class BranchEstimate:
+class BranchEstimate(JobEstimate):
     """A branch of a trunk, and what taking the trunk there from the branch before takes."""
 
     step: int
-    part: Cell
-    """What the branch's own job trains."""
-    seconds: float
-    spread: Spread
     is_trained: bool
-
-    @property
-    def hours(self) -> float:
-        """The hours that all GPUs, or all processes on a CPU, take together."""
-        return self.seconds * self.part.study.execution.processes / 3600
-
-    @property
-    def hours_range(self) -> tuple[float, float]:
-        """Between which hours the truth may lie."""
-        return self.spread.low * self.hours, self.spread.high * self.hours
 
 
 @dataclass(frozen=True)

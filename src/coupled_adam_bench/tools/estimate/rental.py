@@ -29,18 +29,11 @@ class Rental:
     """The number of cells that fit on one GPU."""
     too_large: tuple[str, ...]
     """The models of the other cells."""
-    hours: float
-    """GPU hours of all cells that are still to train, whatever number of GPUs trains one."""
     hours_range: tuple[float, float]
-    """Between which hours the truth may lie."""
+    """Between which GPU hours those of all cells may lie that are still to train, whatever number
+    of GPUs trains one."""
     price: float
-    """The price of an hour."""
-    currency: str
-
-    @property
-    def cost(self) -> float:
-        """The price of all hours."""
-        return self.price * self.hours
+    """The price of an hour in USD."""
 
     @property
     def cost_range(self) -> tuple[float, float]:
@@ -61,17 +54,15 @@ def rentals(
     found = []
     for gpu, price in RENTED.items():
         is_own = gpu == budget.gpu
-        currency = "USD"
         if is_own and budget.price_per_gpu_hour is not None:
-            price, currency = budget.price_per_gpu_hour, budget.currency
+            price = budget.price_per_gpu_hour
         too_large = [cell.model.name for cell in cells if not _fits_on_one(cell, gpu)]
-        total = low = high = 0.0
+        low = high = 0.0
         for part, hours, spread in left:
             there = _speed(_on(part, gpu))
             hours *= _speed(part).tokens_per_second / there.tokens_per_second
             # What ended runs have measured is certain on their own kind of GPU alone.
             used = spread if is_own else there.spread
-            total += hours
             low += used.low * hours
             high += used.high * hours
         found.append(
@@ -79,10 +70,8 @@ def rentals(
                 gpu=gpu,
                 fitting=len(cells) - len(too_large),
                 too_large=tuple(dict.fromkeys(too_large)),
-                hours=total,
                 hours_range=(low, high),
                 price=price,
-                currency=currency,
             )
         )
     return found

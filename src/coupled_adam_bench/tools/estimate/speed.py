@@ -6,7 +6,7 @@ the proof on a GPU has measured our own steps, it is what they took more.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -124,22 +124,9 @@ class EndedRun:
     tokens_per_second: float
     mfu: float | None
     on_gpu: bool
-    peak_memory_bytes: int
+    """By the device that trained the run; its environment names the CUDA of torch's build."""
     joules: float | None
     """Energy of the GPUs for the cell's own steps, None where it is not known."""
-
-
-def _is_on_gpu(run: Mapping[str, Any]) -> bool:
-    """Tell whether a GPU trained a run; ``environment.cuda`` does not, since it is that of torch's
-    build.
-
-    Older records have no ``train.device``: in those, a GPU that we know has an MFU, and any other
-    has its maker's name.
-    """
-    train = run["train"]
-    if "device" in train:
-        return bool(train["device"] == "cuda")
-    return train["mfu"] is not None or "NVIDIA" in run["environment"].get("device", "")
 
 
 def ended_run(run_dir: Path) -> EndedRun | None:
@@ -149,15 +136,14 @@ def ended_run(run_dir: Path) -> EndedRun | None:
         train = run["train"]
         steps = max(1, run["step"])
         own = (steps - run["trunk_steps"]) / steps
-        joules = train.get("joules")  # runs of older versions do not know it
+        joules = train["joules"]
         ended = EndedRun(
             run["status"],
             train["seconds"] * own,
             train["processes"],
             train["tokens_per_second"],
             train["mfu"],
-            _is_on_gpu(run),
-            train["peak_memory_bytes"],
+            train["device"] == "cuda",
             None if joules is None else joules * own,
         )
     except (ValueError, OSError, KeyError, TypeError):

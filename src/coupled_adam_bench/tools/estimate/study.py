@@ -1,11 +1,10 @@
 """What a whole study takes: time, memory, disk and cost, and what is done."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 from coupled_adam_bench.machine.device import n_processors
 from coupled_adam_bench.store import paths
@@ -17,6 +16,7 @@ from coupled_adam_bench.tools.estimate.cell import (
     CellEstimate,
     DataSize,
     EstimateRow,
+    JobEstimate,
     data_size,
     estimate_cell,
     own_parts,
@@ -73,11 +73,11 @@ class Estimate:
         return [branch for branches in self.trunks.values() for branch in branches]
 
     @property
-    def _all(self) -> list[BranchEstimate | CellEstimate]:
+    def _all(self) -> list[JobEstimate]:
         return [*self._branches, *self.cells]
 
     @property
-    def _left(self) -> list[BranchEstimate | CellEstimate]:
+    def _left(self) -> list[JobEstimate]:
         """What is still to train."""
         branches = [branch for branch in self._branches if not branch.is_trained]
         cells = [estimate for estimate in self.cells if estimate.run is None]
@@ -94,23 +94,14 @@ class Estimate:
         return sum(each.part.flops for each in self._all)
 
     @property
-    def hours(self) -> float:
-        """Hours of all cells by their estimates, those that are done too."""
-        return sum(each.hours for each in self._all)
-
-    @property
     def hours_range(self) -> tuple[float, float]:
-        """Between which hours :attr:`hours` may lie."""
+        """Between which hours of all cells may lie by their estimates, those that are done too."""
         return _total(self._all)
 
     @property
-    def hours_left(self) -> float:
-        """Hours that all GPUs, or processes on a CPU, still train together."""
-        return sum(each.hours for each in self._left)
-
-    @property
     def hours_left_range(self) -> tuple[float, float]:
-        """Between which hours :attr:`hours_left` may lie."""
+        """Between which hours may lie that all GPUs, or processes on a CPU, still train
+        together."""
         return _total(self._left)
 
     @property
@@ -129,11 +120,6 @@ class Estimate:
                     return None
                 total += cell.run.joules
         return total / _JOULES_PER_KWH
-
-    def cost(self, hours: float) -> float | None:
-        """Return the price of GPU hours, None without a price or without GPUs."""
-        price = self.budget.price_per_gpu_hour
-        return None if price is None or not self.on_gpus else price * hours
 
     @property
     def slots(self) -> int:
@@ -200,47 +186,8 @@ class Estimate:
         """Bytes of the exported models."""
         return sum(estimate.model_bytes for estimate in self.cells)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as a JSON value; times are in seconds, memory and disk in bytes."""
-        # The bins of all data have a size once the size of each is known.
-        sizes = [size.bytes for size in self.data]
-        known = [size for size in sizes if size is not None]
-        bins = sum(known) if len(known) == len(sizes) else None
-        data = [{**asdict(size), "preparing_bytes": size.preparing_bytes} for size in self.data]
-        rented = [{**asdict(rental), "cost": rental.cost} for rental in self.rentals]
-        processor = "GPU" if self.on_gpus else "CPU process"
-        n_done = sum(estimate.run is not None for estimate in self.cells)
-        cells = [estimate.to_json() for estimate in self.cells]
-        return {
-            "study": self.plan.name,
-            "budget": self.budget.model_dump(),
-            "n_cells": len(self.cells),
-            "n_done": n_done,
-            "n_tokens": self.n_tokens,
-            "flops": self.flops,
-            "processor": processor,
-            "processor_hours": self.hours,
-            "processor_hours_range": list(self.hours_range),
-            "processor_hours_taken": self.hours_taken,
-            "kwh_taken": self.kwh_taken,
-            "processor_hours_left": self.hours_left,
-            "processor_hours_left_range": list(self.hours_left_range),
-            "cost": self.cost(self.hours),
-            "cost_left": self.cost(self.hours_left),
-            "wall": {"at_once": self.slots, "seconds": self.wall_seconds},
-            "rented": rented,
-            "longest_cell": {"cell": self.longest[0], "seconds": self.longest[1]},
-            "disk": {
-                "data": data,
-                "bins": bins,
-                "checkpoints": self.checkpoint_bytes,
-                "models": self.model_bytes,
-            },
-            "cells": cells,
-        }
 
-
-def _total(estimates: Sequence[BranchEstimate | CellEstimate]) -> tuple[float, float]:
+def _total(estimates: Sequence[JobEstimate]) -> tuple[float, float]:
     """Return between which hours the sum of several estimates may lie: all of them are off in the
     same direction at the worst."""
     low = sum(each.hours_range[0] for each in estimates)
@@ -256,12 +203,13 @@ def estimate_study(plan: Plan, results: Path = paths.RESULTS) -> Estimate:
     trunks = {}
     for name, trunk in plan.trunks.items():
         branches = []
+        # A job takes a trunk from one branch to the next, so each has a time of its own.
         for step in trunk.branches:
             part = trunk_part(trunk, step)
             speed = speeds.of(part, part.study.execution)
             seconds = part.n_tokens / speed.tokens_per_second
             is_trained = paths.branch_file(name, step, results).is_file()
-            branches.append(BranchEstimate(step, part, seconds, speed.spread, is_trained))
+            branches.append(BranchEstimate(part, seconds, speed.spread, step, is_trained))
         trunks[name] = tuple(branches)
     sizes: dict[str, DataSize] = {}
     for study in plan.studies.values():

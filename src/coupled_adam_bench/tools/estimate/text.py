@@ -87,6 +87,7 @@ def training_table(estimate: Estimate) -> list[list[str]]:
 def _training_row(row: EstimateRow) -> list[str]:
     first, execution = row.first, row.first.cell.study.execution
     mfu = UNKNOWN
+    # A processor's peak is not known, so a study without GPUs has no share of it.
     if execution.gpus:
         rate = first.part.flops / first.seconds / first.processors
         mfu = f"{100 * rate / GPUS[first.cell.study.budget.gpu].peak_flops:.0f} %"
@@ -170,8 +171,8 @@ def _rental_row(rental: Rental) -> list[str]:
         f"{gpu.peak_flops / 1e12:.0f} TFLOP/s",
         f"{rental.fitting}, {others}",
         span(*rental.hours_range),
-        f"{rental.price:g} {rental.currency}",
-        f"{span(*rental.cost_range)} {rental.currency}",
+        f"{rental.price:g} USD",
+        f"{span(*rental.cost_range)} USD",
     ]
 
 
@@ -199,76 +200,63 @@ def _assumed(estimate: CellEstimate) -> float:
 
 def totals(estimate: Estimate) -> list[tuple[str, str]]:
     """Return the totals as pairs of a name and a text."""
+    return [*_work(estimate), *_cost(estimate), *_wall_time(estimate), ("disk", _disk(estimate))]
+
+
+def _work(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """Yield how much there is to train, and what ended runs took."""
     unit = "GPU hours" if estimate.on_gpus else "CPU hours"
     done = sum(cell.run is not None for cell in estimate.cells)
-    slots = f"{estimate.slots} {'GPUs' if estimate.on_gpus else 'processors'}"
-    known = [data.bytes for data in estimate.data]
-    preparing = [data.preparing_bytes for data in estimate.data]
-    pairs = [
-        ("cells", f"{len(estimate.cells)}, {done} done"),
-        ("tokens", f"{estimate.n_tokens:,}"),
-        ("FLOPs", f"{estimate.flops:.2e}"),
-        (unit, _hours_text(estimate)),
-    ]
+    yield "cells", f"{len(estimate.cells)}, {done} done"
+    yield "tokens", f"{estimate.n_tokens:,}"
+    yield "FLOPs", f"{estimate.flops:.2e}"
+    yield unit, _hours_text(estimate)
     if done:
-        pairs.append((f"{unit} so far", count(estimate.hours_taken)))
-        if estimate.on_gpus:
-            kwh = estimate.kwh_taken
-            pairs.append(
-                ("energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone")
-            )
-    # What it costs, and how long it takes at the least.
-    per_hour = estimate.cost(1)
-    if per_hour is not None:
-        currency = estimate.budget.currency
-        cost, left = (
-            span(low * per_hour, high * per_hour)
-            for low, high in (estimate.hours_range, estimate.hours_left_range)
-        )
-        price = f"{per_hour:g} {currency} an hour"
-        pairs.append(("cost", f"{cost} {currency}, {left} left, at {price}"))
-    elif estimate.on_gpus:
-        pairs.append(("cost", "unknown; set budget.price_per_gpu_hour"))
-    if estimate.longest[1]:
-        pairs.append(
-            (
-                "wall time",
-                (
-                    f"at least {hours(estimate.wall_seconds)} on {slots}, without evaluation and"
-                    " queues"
-                ),
-            )
-        )
-        if estimate.on_gpus and estimate.slots > estimate.budget.gpus:
-            pairs.append(
-                (
-                    "",
-                    (
-                        f"a cell takes {estimate.slots} GPUs, more than budget.gpus:"
-                        f" {estimate.budget.gpus}"
-                    ),
-                )
-            )
-        pairs.append(
-            ("", f"at least {hours(estimate.longest[1])} on any number, for {estimate.longest[0]}")
-        )
+        yield f"{unit} so far", count(estimate.hours_taken)
+    if done and estimate.on_gpus:
+        kwh = estimate.kwh_taken
+        yield "energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone"
+
+
+def _cost(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    if not estimate.on_gpus:
+        return
+    price = estimate.budget.price_per_gpu_hour
+    if price is None:
+        yield "cost", "unknown; set budget.price_per_gpu_hour"
+        return
+    cost, left = (
+        span(low * price, high * price)
+        for low, high in (estimate.hours_range, estimate.hours_left_range)
+    )
+    yield "cost", f"{cost} USD, {left} left, at {price:g} USD an hour"
+
+
+def _wall_time(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """Yield how long what is left takes at the least."""
+    cell, seconds = estimate.longest
+    if not seconds:
+        return
+    slots = f"{estimate.slots} {'GPUs' if estimate.on_gpus else 'processors'}"
+    at_least = f"at least {hours(estimate.wall_seconds)} on {slots}"
+    yield "wall time", f"{at_least}, without evaluation and queues"
+    gpus = estimate.budget.gpus
+    if estimate.on_gpus and estimate.slots > gpus:
+        yield "", f"a cell takes {estimate.slots} GPUs, more than budget.gpus: {gpus}"
+    yield "", f"at least {hours(seconds)} on any number, for {cell}"
+
+
+def _disk(estimate: Estimate) -> str:
+    """Return what bins, checkpoints and models take of the disk."""
+    known = [data.bytes for data in estimate.data]
+    extra = sum(filter(None, [data.preparing_bytes for data in estimate.data]))
     if None in known:
         bins = "token bins unknown before they are prepared"
     else:
-        extra = sum(filter(None, preparing))
-        bins = f"token bins {size(sum(filter(None, known)))}" + (
-            f" ({size(extra)} while made)" if extra else ""
-        )
-    pairs.append(
-        (
-            "disk",
-            (
-                f"{bins}, checkpoints {size(estimate.checkpoint_bytes)}, models"
-                f" {size(estimate.model_bytes)}"
-            ),
-        )
-    )
-    return pairs
+        bins = f"token bins {size(sum(filter(None, known)))}"
+        bins += f" ({size(extra)} while made)" if extra else ""
+    models = size(estimate.model_bytes)
+    return f"{bins}, checkpoints {size(estimate.checkpoint_bytes)}, models {models}"
 
 
 def _hours_text(estimate: Estimate) -> str:

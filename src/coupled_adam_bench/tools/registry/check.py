@@ -110,7 +110,7 @@ def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Chec
         f" recomputed; revision {record['git_revision']!r:.50} can"
     )
     # The statistics of a bundle are recomputed, so another version matters where a number differs.
-    if set(other) - {_STATISTICS}:
+    if set(other) - {manifest.STATISTICS}:
         raise ValueError(f"{folder}: {said}")
     with form.unpacked(opened, texts) as (recorded, study_dir):
         _check_files(opened, recorded)
@@ -122,10 +122,6 @@ def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Chec
         if opened.bundle.reproduces is not None:
             _check_reproduces(opened, registry / opened.bundle.reproduces)
         return Checked(**vars(opened), recorded=recorded)
-
-
-_STATISTICS = "statistics"
-"""The name of the statistics among the versions of a manifest."""
 
 
 def _other_versions(record: Mapping[str, Any]) -> list[str]:

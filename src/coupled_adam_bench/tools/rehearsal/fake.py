@@ -86,15 +86,13 @@ def _label(optimizer: SingleOptimizer) -> str:
 
 
 def _kind(optimizer: SingleOptimizer) -> list[Any]:
-    """Return an optimizer's name, and those of its settings that make other tensors, if they are
-    given."""
+    """Return an optimizer's name, and those of its settings that make other tensors: switches that
+    are on, and what is done to the head."""
     given = optimizer.model_dump()
     if isinstance(optimizer, CustomSettings):
         return [given]
-    return [
-        optimizer.name,
-        *(field for field in ("amsgrad", *HeadSettings.later) if field in given),
-    ]
+    others = [name for name, value in given.items() if value is True or name in HeadSettings.later]
+    return [optimizer.name, *others]
 
 
 def combinations(plan: Plan) -> list[Combination]:
@@ -103,6 +101,7 @@ def combinations(plan: Plan) -> list[Combination]:
     cells: dict[str, list[Cell]] = {}
     for cell in plan.cells.values():
         execution, training = cell.study.execution, cell.training
+        # Names, learning rates and numbers of tokens are left out: they make no other tensors.
         key = (
             cell.vocab_size,
             cell.model.model_dump(exclude={"name", "label", "learning_rate"}),

@@ -97,7 +97,7 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
     batch_tokens = training.batch_sequences * training.seq_len
     tables = study.tables_of_blocks
     for block, written in zip(study.grid, values["grid"], strict=True):
-        written["seeds"] = block.seeds[: tables[block.table].min_seeds if block.table else 1]
+        written["seeds"] = block.seeds[: tables[block.table].rules.min_seeds if block.table else 1]
         written["tokens"] = []
         for tokens, count in zip(block.tokens, block.steps(batch_tokens), strict=True):
             label = None if isinstance(tokens, int) else tokens.label
@@ -181,6 +181,7 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
     for trunk_id, trunk in plan.trunks.items():
         branches = [str(paths.branch_file(trunk_id, step)) for step in trunk.branches]
         yield ["train-trunk", *given, "--branches", *branches, *on_cpu]
+    # Candidates end before the choice, and the choice is made before the cells that wait for it.
     for study in plan.studies.values():
         if cells := [cell.id for cell in plan.tuning_cells.values() if cell.study is study]:
             yield ["train", *given, "--cells", *cells, *on_cpu]

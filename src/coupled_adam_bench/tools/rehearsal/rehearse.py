@@ -27,6 +27,7 @@ def rehearse_plan(plan: Plan, templates: Path, gpu_gb: float, run: Run) -> int:
     started = time.perf_counter()
     stages = stage_names(plan, templates)
     found = combinations(plan)
+    # Another process is at work on the fake tensors while this one runs the miniature.
     with _on_fake_tensors(found, gpu_gb) as works:
         with Progress(len(stages), "stages", "rehearse in miniature") as progress:
             stopped = run_miniature(

@@ -3,16 +3,21 @@ came out."""
 
 import csv
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store.files import read_json, sha256_file
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Paths, Study
-from coupled_adam_bench.study.config.base import Settings
+from coupled_adam_bench.study.config.errors import field_location
 from coupled_adam_bench.study.plan import Plan, plan_from_json
 from coupled_adam_bench.study.tuning import fill_slot
 from coupled_adam_bench.tools.verify.judge import Group, MetricKey
@@ -93,20 +98,21 @@ def read_recorded(
     return Recorded(plan, choices, manifest, cells, _values(table), path.absolute().parent.parent)
 
 
-def known_settings(study: Mapping[str, Any]) -> dict[str, Any]:
+def known_settings(study: Any) -> Any:
     """Return the settings of a study without those that sections of this version no longer have.
 
     What such a setting did, does not get lost: ids tell cells that were trained in another way, and
     versions tell stages whose mathematics has changed.
     """
-    known = dict(study)
-    for name, field in Study.model_fields.items():
-        section = field.annotation
-        values = known.get(name)
-        if isinstance(section, type) and issubclass(section, Settings) and isinstance(values, dict):
-            known[name] = {
-                key: value for key, value in values.items() if key in section.model_fields
-            }
+    known = deepcopy(study)
+    try:
+        Study.model_validate(study)
+    except ValidationError as error:
+        unknown = [problem for problem in error.errors() if problem["type"] == "extra_forbidden"]
+        for problem in unknown:
+            *sections, name = field_location(problem, study)
+            if sections:
+                reduce(getitem, sections, known).pop(name)
     return known
 
 

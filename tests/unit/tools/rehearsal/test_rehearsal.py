@@ -167,7 +167,7 @@ def test_an_operation_that_fails_is_found_by_its_line(one_optimizer, monkeypatch
     "optimizer",
     [
         "ember",
-        {"name": "adamw", "amsgrad": True, "mu_loss": 0.1},
+        {"name": "adamw", "mu_loss": 0.1, "amsgrad": True},
         {"name": "adamw", "mu_centering": True, "soft_cap": 9},
     ],
     ids=str,

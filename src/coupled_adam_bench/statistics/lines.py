@@ -1,0 +1,211 @@
+"""Lines through the differences of two optimizers: how they change with tokens and parameters.
+
+The model of a table, a metric and two optimizers, over all seeds s, tokens D and parameters N that
+have both values, is a line for each seed: ``difference = a_s + b_s log2 D + c_s log2 N + noise``.
+The mean b is what a doubling of D adds; it has a one-sided t-test over the seeds.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.rounding import rounding_of
+from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
+from coupled_adam_bench.statistics.student import one_sided_p, t_quantile, t_ratio
+from coupled_adam_bench.study.catalog.metrics import Metric
+
+Floats = NDArray[np.float64]
+NO_CROSSING = "no crossing in the range"
+CENTRE, TOKENS, PARAMETERS = "centre", "tokens", "parameters"
+"""Terms: the difference at the mean log D and log N, and what each doubling of tokens or of
+parameters adds to it."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The mean of the lines of ``n_seeds`` seeds: its first estimate is the value at the centre,
+    the others are slopes.
+
+    ``covariance`` is that of the estimates, with ``df`` degrees of freedom. ``centre`` are the
+    means of the covariates. Without a fit, ``reason`` says why, and all numbers but ``n_seeds`` are
+    NaN.
+    """
+
+    estimates: Floats
+    covariance: Floats
+    df: float
+    centre: Floats
+    n_seeds: int
+    reason: str
+
+    def standard_error(self, index: int) -> float:
+        """Return the standard error of an estimate."""
+        return math.sqrt(self.covariance[index][index])
+
+
+def upper_tail(estimate: float, standard_error: float, df: float) -> float:
+    """Return the one-sided p-value of an estimate above 0; without any error it is 0, 1 or, for an
+    estimate of 0, 1."""
+    return (
+        math.nan
+        if math.isnan(estimate)
+        else one_sided_p(t_ratio(estimate, standard_error), df, higher=True)
+    )
+
+
+def _no_fit(n_slopes: int, n_seeds: int, reason: str) -> Fit:
+    nans = np.full(1 + n_slopes, math.nan)
+    return Fit(nans, np.tile(nans, (len(nans), 1)), math.nan, nans[1:], n_seeds, reason)
+
+
+def fit_line(
+    values: Sequence[float], covariates: Sequence[Sequence[float]], seeds: Sequence[int]
+) -> Fit:
+    """Fit ``values`` of shape (n) by ``covariates`` of shape (n, slopes): a line within each seed,
+    by least squares.
+
+    The spread is that of the seeds' lines, so it holds whatever the values of a seed have in
+    common: an effect, a slope or the trunk of their schedule. Intervals are exact for normal noise
+    if all seeds have the same covariates. A seed whose values do not determine a line is left out.
+    """
+    y, slopes = (
+        np.asarray(values, dtype=float),
+        np.asarray(covariates, dtype=float).reshape(len(values), -1),
+    )
+    centre = slopes.mean(axis=0)
+    design = np.column_stack([np.ones(len(y)), slopes - centre])
+    n_slopes = slopes.shape[1]
+    if np.linalg.matrix_rank(design) <= n_slopes:
+        return _no_fit(n_slopes, 0, "tokens and parameters vary together only")
+    of_seeds = [np.asarray(seeds) == seed for seed in dict.fromkeys(seeds)]
+    fits = [np.linalg.lstsq(design[of_seed], y[of_seed], rcond=None) for of_seed in of_seeds]
+    lines = np.array([line for line, _, rank, _ in fits if rank > n_slopes])
+    lines[np.abs(lines) <= rounding_of(*y)] = 0.0  # equal differences have no slope
+    if len(lines) < 2:
+        return _no_fit(
+            n_slopes,
+            len(lines),
+            f"{len(lines)} seed(s) with places enough for a line, their spread needs 2",
+        )
+    covariance = np.atleast_2d(np.cov(lines, rowvar=False)) / len(lines)
+    return Fit(lines.mean(axis=0), covariance, len(lines) - 1.0, centre, len(lines), "")
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The fitted line of a table's groups that have the same data and recipe."""
+
+    groups: tuple[Group, ...]
+    metric: Metric
+    optimizer: str
+    reference: str
+    terms: tuple[str, ...]
+    """What the line depends on: ``TOKENS``, ``PARAMETERS``, both, or nothing."""
+    fit: Fit
+    n: int
+    n_missing: int
+
+    def _weights(self, n_params: float, n_tokens: float) -> Floats:
+        at = {TOKENS: math.log2(n_tokens), PARAMETERS: math.log2(n_params)}
+        return np.array([1.0, *(np.array([at[term] for term in self.terms]) - self.fit.centre)])
+
+    def predicted(self, n_params: float, n_tokens: float) -> tuple[float, float]:
+        """Return the fitted difference and half the width of its 95 % interval."""
+        weights = self._weights(n_params, n_tokens)
+        error = math.sqrt(max(float(weights @ self.fit.covariance @ weights), 0.0))
+        return float(weights @ self.fit.estimates), t_quantile(self.fit.df) * error
+
+    def crossing(self, n_params: int) -> tuple[float, float, float, str]:
+        """Return the tokens at which the fitted difference is 0, the ends of the 95 % interval, and
+        a reason for NaN.
+
+        The interval is Fieller's (1954): all D at which the interval of the fitted difference holds
+        0. It may reach beyond the study's numbers of tokens; a crossing itself is given only
+        between them.
+        """
+        nothing = (math.nan, math.nan, math.nan)
+        if self.fit.reason or TOKENS not in self.terms:
+            return *nothing, self.fit.reason or "one number of tokens"
+        # The difference at log2 D = x is that at one token and x times the slope.
+        at_one = self._weights(n_params, 1)
+        slope = self._weights(n_params, 2) - at_one
+        value_slope = np.array([at_one, slope])
+        value, step = map(float, value_slope @ self.fit.estimates)
+        tokens = [group.n_tokens for group in self.groups]
+        place = -value / step if step else math.nan
+        if not math.log2(min(tokens)) <= place <= math.log2(max(tokens)):
+            return *nothing, NO_CROSSING
+        # (value + step x)^2 <= t^2 variance(x), a quadratic in x; it opens upwards if the slope
+        # differs from 0.
+        variances = t_quantile(self.fit.df) ** 2 * value_slope @ self.fit.covariance @ value_slope.T
+        a, b, c = (
+            step**2 - variances[1, 1],
+            value * step - variances[0, 1],
+            value**2 - variances[0, 0],
+        )
+        if a <= 0:
+            return (
+                2.0**place,
+                *nothing[1:],
+                "the slope does not differ from 0, so the interval has no end",
+            )
+        root = math.sqrt(max(b * b - a * c, 0.0))
+        low, high = (2.0 ** min((-b + sign * root) / a, 1023) for sign in (-1, 1))
+        return 2.0**place, low, high, ""
+
+
+def trends(study: StudyResults, table: str, metrics: Sequence[Metric]) -> list[Trend]:
+    """Return the fitted lines of a table that has several numbers of tokens or sizes, by data,
+    recipe and pair."""
+    families: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in study.groups[table]:
+        families[group.setup.data, group.setup.recipe].append(group)
+    found = []
+    for groups in families.values():
+        pairs = Counter(pair for group in groups for pair in rivals(group))
+        several = [pair for pair, n_groups in pairs.items() if n_groups > 1]
+        found += [trend_of(study, groups, metric, *pair) for metric in metrics for pair in several]
+    return found
+
+
+def trend_of(
+    study: StudyResults,
+    groups: Sequence[Group],
+    metric: Metric,
+    optimizer: str,
+    reference: str,
+    among: Sequence[int] | None = None,
+) -> Trend:
+    """Return the line through groups of the same data and recipe, over all seeds or those ``among``
+    these."""
+    shared = [group for group in groups if {optimizer, reference} <= group.cells.keys()]
+    logs = [
+        {TOKENS: math.log2(group.n_tokens), PARAMETERS: math.log2(group.setup.n_params)}
+        for group in shared
+    ]
+    # What is the same in all groups has no slope.
+    terms: tuple[str, ...] = ()
+    for each in (TOKENS, PARAMETERS):
+        if len({of_group[each] for of_group in logs}) > 1:
+            terms += (each,)
+    points: list[tuple[float, list[float], int]] = []
+    n_missing = 0
+    for group, of_group in zip(shared, logs, strict=True):
+        found = paired_differences(study, group, metric, optimizer, reference)
+        for seed in found if among is None else among:
+            difference = found.get(seed, math.nan)
+            if math.isfinite(difference):
+                points.append((difference, [of_group[term] for term in terms], seed))
+            else:  # a plan's test needs all of its pairs, so it has to know
+                n_missing += 1
+    fit = (
+        fit_line(*zip(*points, strict=True))
+        if points
+        else _no_fit(len(terms), 0, "no pair has both values")
+    )
+    return Trend(tuple(shared), metric, optimizer, reference, terms, fit, len(points), n_missing)
