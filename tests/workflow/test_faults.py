@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from finished import HOSTILE, ROOT, SNAKEMAKE, copied, draws, outputs, small, write
-from starts import begin, finish, make_tables, snakemake, start
+from starts import begin, finish, jobs, make_tables, snakemake, start
 
 NIGHTLY = pytest.mark.nightly
 
@@ -31,7 +32,8 @@ NIGHTLY = pytest.mark.nightly
     " umlaut in their path.",
     "Every rule quotes what it names; the study runs.",
 )
-def test_a_path_with_a_space_a_quote_and_an_umlaut(finished, copy, tmp_path):
+@pytest.mark.parametrize("is_run", [False, pytest.param(True, marks=NIGHTLY)])
+def test_a_path_with_a_space_a_quote_and_an_umlaut(is_run, finished, copy, tmp_path):
     # The finished study ran in such a folder, by a Python in such a folder; templates are in that
     # of the repository.
     assert HOSTILE in str(finished)
@@ -44,9 +46,12 @@ def test_a_path_with_a_space_a_quote_and_an_umlaut(finished, copy, tmp_path):
             if source.is_dir()
             else shutil.copy2(source, home / name)
         )
-    said = finish(
-        copy, "report", "tables", "--printshellcmds", "--snakefile", str(home / "Snakefile")
-    )
+    asked = ("report", "tables", "--printshellcmds", "--snakefile", str(home / "Snakefile"))
+    (command,) = re.findall(r"Shell command: (.* report .*)$", finish(copy, *asked, "-n"), re.M)
+    assert str(home / "templates") in shlex.split(command)
+    if not is_run:
+        return
+    said = finish(copy, *asked)
     assert "rule report_of_study:" in said
     assert outputs(copy) == outputs(finished)
 
@@ -480,13 +485,25 @@ LOST = {
     "A plain second start makes all anew from what they were made of, names what was changed, and"
     " keeps what it replaces.",
 )
+@pytest.mark.fault(
+    "results",
+    "in a finished study `plan.json` is edited, and a byte of the data changes",
+    "a plain second start makes both anew, byte for byte",
+)
 def test_a_plain_second_start_mends(victim):
     folder = victim.folder
     found = {what: next(folder.glob(pattern)) for what, pattern in (CASES | LOST).items()}
     lost = {what: path for what, path in found.items() if what in LOST}
     changed = {what: path for what, path in found.items() if what in CASES}
     shown = [path for what, path in changed.items() if MADE_BY[what] == "report_of_study"]
+    plan, power = folder / "results/tiny/plan.json", found["power.csv"]
+    contents = plan.read_bytes(), power.read_bytes()
     try:
+        flip_bit(next(folder.glob("results/data/*/train.bin")), random.Random(0))
+        plan.write_text(plan.read_text().replace("tiny", "TINY", 1))
+        said = snakemake(folder, "-n").stdout
+        assert re.search(r"train\.bin: SHA-256 .*; it is made anew when a job needs it", said), said
+        assert "Nothing to be done" in said  # no job does
         for path in changed.values():
             text = path.read_text()
             place = next(
@@ -505,31 +522,9 @@ def test_a_plain_second_start_mends(victim):
             assert path.is_file(), what
         for path, content in edited.items():
             assert path.with_name(f"{path.name}.damaged-1").read_bytes() == content
-        assert outputs(folder) == victim.tables
-        assert "Nothing to be done" in snakemake(folder, "-n").stdout
-    finally:
-        victim.restore()
-
-
-@pytest.mark.fault(
-    "results",
-    "in a finished study `plan.json` is edited, and a byte of the data changes",
-    "a plain second start makes both anew, byte for byte",
-)
-def test_an_edited_plan_and_damaged_data(victim):
-    folder = victim.folder
-    plan, power = folder / "results/tiny/plan.json", folder / "results/tiny/power.csv"
-    contents = plan.read_bytes(), power.read_bytes()
-    try:
-        flip_bit(next(folder.glob("results/data/*/train.bin")), random.Random(0))
-        plan.write_text(plan.read_text().replace("tiny", "TINY", 1))
-        said = snakemake(folder, "-n").stdout
-        assert re.search(r"train\.bin: SHA-256 .*; it is made anew when a job needs it", said), said
-        assert "Nothing to be done" in said  # no job does
-        power.unlink()
-        finish(folder)
         assert (plan.read_bytes(), power.read_bytes()) == contents
         assert outputs(folder) == victim.tables
+        assert "Nothing to be done" in snakemake(folder, "-n").stdout
     finally:
         victim.restore()
 
@@ -618,7 +613,8 @@ def test_results_made_for_other_settings(victim):
     "The report of a finished study fails, as with a template that raises.",
     "The last good results are there, byte for byte; the next good start makes them anew.",
 )
-def test_a_report_that_fails_leaves_the_last_one(victim, tmp_path):
+@pytest.mark.parametrize("is_made_anew", [False, pytest.param(True, marks=NIGHTLY)])
+def test_a_report_that_fails_leaves_the_last_one(is_made_anew, victim, tmp_path):
     folder, home = victim.folder, tmp_path / "home"
     for name in ("rules", "templates", "workflow", "profiles"):
         shutil.copytree(ROOT / name, home / name)
@@ -644,6 +640,10 @@ def test_a_report_that_fails_leaves_the_last_one(victim, tmp_path):
         assert "Restored" not in result.stdout and "Removing output" not in result.stdout
         assert {path: path.read_bytes() for path in before if path.exists()} == before
         page.write_text(text)
+        announced = jobs(snakemake(folder, *arguments, "-n"), target="report")
+        assert announced == {"report_of_study": 1}
+        if not is_made_anew:
+            return
         times = {path: path.stat().st_mtime_ns for path in before}
         finish(folder, *arguments)
         assert {path: path.read_bytes() for path in before} == before
