@@ -14,7 +14,7 @@ import pytest
 import yaml
 from forks import python
 from safetensors.numpy import load_file
-from starts import finish, snakemake
+from starts import finish, make_tables, snakemake
 
 ROOT = Path(__file__).parents[2]
 HOWTO = (ROOT / "docs" / "howto.md").read_text(encoding="utf-8")
@@ -41,7 +41,8 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     blocks = files()
     for name in ("my_metrics.py", "study.yaml"):
         (tmp_path / name).write_text(blocks[name], encoding="utf-8")
-    finish(tmp_path, "tables")
+    finish(tmp_path, "evaluate")
+    make_tables(tmp_path, "geometry")
     study = tmp_path / "results/geometry"
 
     found = rows(study / "results.csv")
@@ -51,7 +52,7 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     assert {row["metric"] for row in rows(study / "tests.csv")} == {"loss", "isotropy", "top_share"}
     table = (study / "tables/mine.tex").read_text()
     assert "share" in table and r"\mathrm{Acc}" not in table
-    assert "Nothing to be done" in finish(tmp_path, "tables", "-n")
+    assert "Nothing to be done" in finish(tmp_path, "evaluate", "-n")
 
     def evaluations() -> list[Path]:
         return [*tmp_path.glob("results/runs/*/evaluations/embeddings-*.json")]
