@@ -114,11 +114,12 @@ def of_seeds(lines: list[dict[str, str]], wanted: dict[str, str], seeds: int) ->
     """Return the mean over seeds or, with a reference, the difference to it."""
 
     def runs(selected: dict[str, str]) -> list[float]:
-        found = {
-            line["seed"]: float(line["value"]) for line in lines if is_selected(line, selected)
-        }
-        count = sum(is_selected(line, selected) for line in lines)
-        need(count == len(found) == seeds, f"{count} lines of {len(found)} seeds for {selected}")
+        its = [line for line in lines if is_selected(line, selected)]
+        found = {line["seed"]: float(line["value"]) for line in its}
+        need(
+            len(its) == len(found) == seeds,
+            f"{len(its)} lines of {len(found)} seeds for {selected}",
+        )
         return [found[seed] for seed in sorted(found)]
 
     own = {name: text for name, text in wanted.items() if not name.startswith("reference")}

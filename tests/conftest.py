@@ -13,7 +13,7 @@ from finished import HOSTILE, copied, finish_in_hostile_folder, once, small, wri
 from forks import FOLDER, OWNER, STARTED, kill_started, python_of_workers
 from hypothesis import settings
 from planned import only, study_and_data
-from starts import finish
+from starts import finish, make_tables
 
 from coupled_adam_bench.records.stored import Measurement, measured_cells
 from coupled_adam_bench.results.collect import results_frame
@@ -40,12 +40,34 @@ settings.register_profile("other-draws", deadline=None, derandomize=False)
 settings.load_profile("same-draws")
 
 ROOT = Path(__file__).parent.parent
+PREFIX = "coupled-adam-bench-"
+"""With the process of a run of tests it begins the name of the folder of that run."""
 # Whole studies come first, so that no worker waits for the other one's last study: those on SLURM,
 # which begin with the finished study, beside those that have a study of their own for all of their
 # tests. Then come the largest groups.
 FIRST = ("slurm", "workflow", "unit/training", "unit/report", "packages", "unit/tracking")
 
 
+def _fast_place() -> Path:
+    """Return where the folders of the tests lie: in memory, if there is room and programs may run.
+
+    A file that is written whole waits for its disk, and the tests write tens of thousands.
+    """
+    usual, memory = Path(tempfile.gettempdir()), Path("/dev/shm")
+    if "TMPDIR" in os.environ or not os.access(memory, os.W_OK):
+        return usual
+    found = os.statvfs(memory)
+    has_room = found.f_bavail * found.f_frsize > 4_000_000_000
+    if not has_room or found.f_flag & os.ST_NOEXEC:
+        return usual
+    for folder in memory.glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if not Path("/proc", pid).exists():  # of a run of tests that was killed
+            shutil.rmtree(folder, ignore_errors=True)
+    return memory
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if " " in sys.prefix:
         pytest.exit(
@@ -56,15 +78,20 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, what tests start would ignore it
     if not hasattr(config, "workerinput"):  # workers inherit it
-        os.environ |= {
-            FOLDER: tempfile.mkdtemp(prefix="coupled-adam-bench-"),
-            OWNER: str(os.getpid()),
-        }
+        folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_fast_place())
+        os.environ |= {FOLDER: folder, OWNER: str(os.getpid())}
+        config.option.basetemp = config.option.basetemp or f"{folder}/tests"
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+    if exitstatus == pytest.ExitCode.TESTS_FAILED and FOLDER in os.environ:
+        kept = os.environ.pop(FOLDER)
+        terminalreporter.write_line(f"The folders of these tests are kept in {kept}; delete it.")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and FOLDER in os.environ:
-        shutil.rmtree(os.environ.pop(FOLDER))
+        shutil.rmtree(os.environ.pop(FOLDER), ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -275,12 +302,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished_twice(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     """A copy of the finished working folder, where a study ``other`` of its cells has run with
-    settings of its own."""
+    settings of its own, to its tables."""
 
     def make(folder: Path) -> None:
         copied(finished, folder / "copy")
         write(folder / "copy", other_settings(), "other.yaml")
-        finish(folder / "copy", "tables", study="other.yaml")
+        finish(folder / "copy", "evaluate", study="other.yaml")
+        make_tables(folder / "copy", "other")
 
     return once(tmp_path_factory, "finished_twice", make) / "copy"
 

@@ -42,6 +42,7 @@ _PIPELINE = (
 LIBRARIES = {
     "pipeline": (
         *_PIPELINE,
+        "font_cuts:keep_cuts",
         "datasets",
         "lm_eval.evaluator",
         "lm_eval.tasks",
@@ -113,12 +114,13 @@ class Fork:
         environment: dict[str, str],
         said: Path | None = None,
         jobs: str | None = None,
+        given: int | None = None,
     ) -> None:
         """Start it; what it says goes to the end of the file ``said``, or is returned by
         :meth:`communicate`.
 
         The commands that it starts itself are forks as well where it is said with which libraries,
-        as ``jobs``.
+        as ``jobs``. Its standard input is empty, or the open file ``given``.
         """
         self.args = arguments
         self.returncode: int | None = None
@@ -137,7 +139,8 @@ class Fork:
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.connect(str(_socket_of(libraries)))
         with Path(os.devnull).open() as nothing:
-            numbers = [nothing.fileno(), *(file.fileno() for file in files)]
+            first = nothing.fileno() if given is None else given
+            numbers = [first, *(file.fileno() for file in files)]
             socket.send_fds(self._server, [json.dumps(request).encode()], numbers)
         if said is not None:
             file.close()

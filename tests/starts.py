@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from finished import SNAKEMAKE
-from forks import FOLDER, Fork, real, real_starts
+from finished import ROOT, SNAKEMAKE
+from forks import FOLDER, Fork, python, real, real_starts
 
 SECONDS = 600
 """Within which a start must end."""
@@ -80,6 +80,18 @@ def finish(folder: Path, *targets: str, study: str = "study.yaml") -> str:
     assert result.returncode == 0, result.stdout
     assert "Traceback" not in result.stdout
     return result.stdout
+
+
+def make_tables(folder: Path, study: str = "tiny", *options: str) -> None:
+    """Make the tables of a study that is evaluated.
+
+    The target ``tables`` makes the whole report, whose figures take longer than all that is before.
+    """
+    command = ["report", "--plan", f"results/{study}/plan.json", "--only", "tables", *options]
+    command += ["--templates", str(ROOT / "templates")]
+    made = python("pipeline", ["-m", "coupled_adam_bench", *command], folder, dict(os.environ))
+    _, errors = made.communicate(SECONDS)
+    assert made.returncode == 0, errors
 
 
 def start(folder: Path, *targets: str, said: str = "said.txt") -> Any:

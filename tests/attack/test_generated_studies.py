@@ -236,6 +236,10 @@ def check(settings: dict[str, Any]) -> Plan:
     return plan
 
 
+WHOLE = ["--svg-only"]
+"""What a report is told that shall be whole, but for files that it does not show."""
+
+
 def run_through(settings: dict[str, Any], everything: bool, said: Callable[[], str]) -> str | None:
     """Call what the rules call; return None if that ends with the tables, else the sentence that
     refused the study.
@@ -263,7 +267,7 @@ def run_through(settings: dict[str, Any], everything: bool, said: Callable[[], s
         done = str(folder / "evaluation" / f"{stage.name}.done")
         commands.append([stage.name.replace("_", "-"), *cells, "--done", done, "--device", "cpu"])
     commands.append(
-        ["report", "--templates", TEMPLATES, *([] if everything else ["--only", "tables"])]
+        ["report", "--templates", TEMPLATES, *(WHOLE if everything else ["--only", "tables"])]
     )
     for stage, *options in commands:
         said()
@@ -360,7 +364,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     " through to its tables.",
 )
 @pytest.mark.parametrize(
-    "draw", draws("CAB_STUDY_DRAWS", by_night=25, by_day=8)
+    "draw", draws("CAB_STUDY_DRAWS", by_night=25, by_day=5)
 )  # `make attack` draws 2,000
 def test_a_drawn_study_runs_through_or_is_refused_by_name(
     draw, bases, workspace, monkeypatch, capfd
@@ -380,9 +384,9 @@ def test_a_drawn_study_runs_through_or_is_refused_by_name(
 def test_draws_are_neither_all_right_nor_all_wrong(bases, workspace, monkeypatch):
     monkeypatch.chdir(workspace)
     right = 0
-    for draw in range(200):
+    for draw in range(100):
         settings, _ = drawn(random.Random(draw), bases)
         with suppress(ValueError):
             check(settings)
             right += 1
-    assert 50 < right < 180
+    assert 25 < right < 90

@@ -2,12 +2,17 @@
 
 import os
 import subprocess
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from finished import ROOT
-from forks import STARTED, kill_started, real
+from font_cuts import keep_cuts
+from forks import FOLDER, STARTED, kill_started, real
 from hypothesis import settings
+from matplotlib import rc_context
+from matplotlib.backends import _backend_pdf_ps as backend
+from matplotlib.figure import Figure
 
 
 def test_examples_are_the_same_each_time_unless_others_are_asked_for(
@@ -33,3 +38,26 @@ def test_a_test_that_fails_leaves_no_process(tmp_path: Path) -> None:
     with process.stdout as pipe:
         assert pipe.read() == b""  # its job, which has the pipe too, has ended
     assert len(STARTED) == n_before
+
+
+def pdf() -> bytes:
+    figure = Figure()
+    figure.subplots().set_title("Adam, ρ = 0.5 and $\\kappa$")
+    file = BytesIO()
+    with rc_context({"pdf.fonttype": 42}):
+        figure.savefig(file, format="pdf", metadata={"CreationDate": None})
+    return file.getvalue()
+
+
+def test_fonts_that_are_cut_once_give_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = backend.get_glyphs_subset
+    monkeypatch.setattr(backend, "get_glyphs_subset", getattr(cut, "__wrapped__", cut))
+    made = pdf()
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    keep_cuts()
+    assert pdf() == made
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("fonts/*")}
+    assert kept and pdf() == made
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("fonts/*")} == kept

@@ -2,18 +2,19 @@
 project."""
 
 import csv
+import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from forks import python
 from safetensors.numpy import load_file
-from starts import finish, snakemake
+from starts import finish, make_tables, snakemake
 
 ROOT = Path(__file__).parents[2]
 HOWTO = (ROOT / "docs" / "howto.md").read_text(encoding="utf-8")
@@ -40,28 +41,37 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     blocks = files()
     for name in ("my_metrics.py", "study.yaml"):
         (tmp_path / name).write_text(blocks[name], encoding="utf-8")
-    finish(tmp_path, "tables")
+    finish(tmp_path, "evaluate")
+    make_tables(tmp_path, "geometry")
     study = tmp_path / "results/geometry"
 
-    def shares() -> dict[str, float]:
-        found = rows(study / "results.csv")
-        return {row["cell"]: float(row["value"]) for row in found if row["metric"] == "top_share"}
-
-    before = shares()
+    found = rows(study / "results.csv")
+    before = {row["cell"]: float(row["value"]) for row in found if row["metric"] == "top_share"}
     assert len(before) == 6
     assert all(0 <= value <= 1 for value in before.values())
     assert {row["metric"] for row in rows(study / "tests.csv")} == {"loss", "isotropy", "top_share"}
     table = (study / "tables/mine.tex").read_text()
     assert "share" in table and r"\mathrm{Acc}" not in table
-    assert "Nothing to be done" in finish(tmp_path, "tables", "-n")
+    assert "Nothing to be done" in finish(tmp_path, "evaluate", "-n")
+
+    def evaluations() -> list[Path]:
+        return [*tmp_path.glob("results/runs/*/evaluations/embeddings-*.json")]
 
     # A change of the function's file measures again, and trains nothing.
     changed = blocks["my_metrics.py"].replace(".sum()", ".sum() + 0.5")
     (tmp_path / "my_metrics.py").write_text(changed, encoding="utf-8")
     announced = finish(tmp_path, "-n")
     assert "rule embeddings:" in announced and "rule train_cells:" not in announced
-    finish(tmp_path, "tables")
-    assert shares() == {cell: value + 0.5 for cell, value in before.items()}
+    measured = {*evaluations()}
+    finish(tmp_path, "evaluate")
+    records = [json.loads(path.read_text()) for path in {*evaluations()} - measured]
+    after = {
+        record["cell"]: row["value"]
+        for record in records
+        for row in record["results"]
+        if row["metric"] == "top_share"
+    }
+    assert after == {cell: value + 0.5 for cell, value in before.items()}
 
 
 LISTS = (
@@ -109,28 +119,15 @@ def changed_project(project: Path) -> None:
     for name, text in files().items():
         if name.startswith("src/"):
             (project / name).write_text(text, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "coupled_adam_bench",
-        "schema",
-        "--out",
-        str(project / "workflow/schemas"),
-    ]
-    subprocess.run(command, env=os.environ | {"PYTHONPATH": sources(project)}, check=True)
+    do(project, "coupled_adam_bench", "schema", "--out", str(project / "workflow/schemas"))
 
 
-def pass_tests(project: Path, *arguments: str) -> None:
-    """Run tests of a project in a process of its own."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments],
-        cwd=project,
-        env=os.environ | {"PYTHONPATH": sources(project)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout
+def do(project: Path, module: str, *arguments: str) -> None:
+    """Run a command with the code of a project; it must end well."""
+    environment = os.environ | {"PYTHONPATH": sources(project)}
+    process = python("pipeline", ["-m", module, *arguments], project, environment)
+    said, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, said + errors
 
 
 def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
@@ -148,7 +145,9 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     project = tmp_path / "project"
     changed_project(project)
     lists = [Path(name).stem for name in LISTS]
-    pass_tests(project, *LISTS, *BY_NAME, "-k", " or ".join(["llama", "adagrad", *lists]))
+    options = ["-q", "-n", "0", "-p", "no:cacheprovider"]
+    options += ["-k", " or ".join(["llama", "adagrad", *lists])]
+    do(project, "pytest", *options, *LISTS, *BY_NAME)
     assert "Adagrad" in (project / "workflow/schemas/study.schema.json").read_text(encoding="utf-8")
 
     settings = yaml.safe_load(files()["study.yaml"])

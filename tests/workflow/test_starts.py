@@ -25,7 +25,7 @@ HEAVY = {
 }
 NUMERICAL = {"numpy", "pandas", "scipy"}
 STATISTICAL = {*NUMERICAL, "scipy.stats", "statsmodels"}
-REPORT = ("report", "--templates", str(Path(__file__).parents[2] / "templates"))
+REPORT = ("report", "--svg-only", "--templates", str(Path(__file__).parents[2] / "templates"))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
     StandIn,
     TaskFile,
+    is_found_without_index,
     read_task,
     reads_files,
     task_contents,
@@ -266,12 +267,11 @@ def _load_tasks(
     ``folder``."""
     from lm_eval.tasks import TaskManager
 
-    # A task is loaded by its file. A group names its members, and only then lm-eval reads its
-    # 14,000 files.
+    # A task is loaded by its file. A group names its members, and only for those that are not the
+    # user's own does lm-eval read its 14,000 files.
     own = None if own_tasks is None else str(Path(own_tasks).resolve())
-    manager = TaskManager(
-        include_path=own, include_defaults=any(task.is_group for task, _ in tasks)
-    )
+    is_indexed = not all(is_found_without_index(task, own_tasks) for task, _ in tasks)
+    manager = TaskManager(include_path=own, include_defaults=is_indexed)
     loaded: Loaded = {}
     for task, stand_in in tasks:
         source = task.name if task.is_group else str(task.path)

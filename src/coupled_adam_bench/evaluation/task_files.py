@@ -107,6 +107,18 @@ def find_tasks(
     return [known[name] for name in names]
 
 
+def is_found_without_index(task: TaskFile, own_tasks: str | None) -> bool:
+    """Tell whether a task is one, or a group of tasks that all lie in ``own_tasks``.
+
+    For the members of other groups lm-eval reads all of its files.
+    """
+    if not task.is_group:
+        return True
+    own = {} if own_tasks is None else _scan(Path(own_tasks).resolve())
+    members = read_task(task.path).get("task", [])
+    return all(isinstance(one, str) and one in own and not own[one].is_group for one in members)
+
+
 def _unknown(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=5)
     return f"no task {name!r}" + (f"; did you mean {', '.join(close)}?" if close else "")

@@ -695,6 +695,20 @@ def test_an_exception_while_scoring_names_task_and_cell(mirror, capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.nightly  # lm-eval reads its 14,000 files
+def test_a_member_of_lm_eval_s_is_found(mirror):
+    write_own_tasks(Path("tasks"))
+    Path("tasks/mixed.yaml").write_text(
+        yaml.safe_dump({"group": "mixed", "task": ["own_a", "arc_easy"]})
+    )
+    study = make_part(["mixed"], tasks="tasks").study
+    with (
+        pytest.raises(ValueError, match=r"(?s)'mixed' cannot be loaded: .*allenai/ai2_arc"),
+        downstream.load_tasks(study, DATA_ID),
+    ):
+        pass
+
+
 def test_unreachable_hub_says_what_to_do(mirror):
     with (
         pytest.raises(

@@ -2,12 +2,11 @@
 
 import math
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from forks import python
 
 from coupled_adam_bench.evaluation import downstream, harness_model
 from coupled_adam_bench.evaluation.stage import run_stage
@@ -103,8 +102,9 @@ KILLED_IN_THE_SECOND = """
 def test_a_killed_job_keeps_the_cells_that_it_has_finished(part, capsys):
     first, second = part.cells
     write_sealed(Path("plan.json"), part.plan().to_json())
-    command = [sys.executable, "-c", textwrap.dedent(KILLED_IN_THE_SECOND)]
-    killed = subprocess.run(command, check=False, timeout=120, env=os.environ)
+    command = ["-c", textwrap.dedent(KILLED_IN_THE_SECOND)]
+    killed = python("pipeline", command, Path(), dict(os.environ))
+    killed.communicate(timeout=120)
     assert killed.returncode == -9 and not DONE.exists()
     assert run_stage(STAGES["embeddings"], part.of([first, second]), DONE) == 0
     log = capsys.readouterr().err

@@ -12,6 +12,7 @@ from coupled_adam_bench.evaluation.task_files import (
     TaskFile,
     find_tasks,
     harness_tasks,
+    is_found_without_index,
     read_task,
     task_contents,
 )
@@ -67,7 +68,22 @@ def test_unknown_names_are_listed_with_near_matches():
 def test_other_tasks_and_groups_of_lm_eval():
     piqa, mmlu = find_tasks(["piqa", "mmlu"], None)
     assert (piqa.is_group, mmlu.is_group) == (False, True)
+    found = [is_found_without_index(task, None) for task in (piqa, mmlu)]
+    assert found == [True, False]
     assert piqa.path.is_relative_to(harness_tasks())
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [("[first, second]", True), ("[first, piqa]", False), ("[first, {task: second}]", False)],
+)
+def test_a_group_of_own_tasks_needs_no_other_file(members, expected, tmp_path):
+    for name in ("first", "second"):
+        write_task(tmp_path, name, dataset_path="json")
+    (tmp_path / "all.yaml").write_text(f"group: all\ntask: {members}\n")
+    task, group = find_tasks(["first", "all"], str(tmp_path))
+    assert is_found_without_index(task, str(tmp_path))
+    assert is_found_without_index(group, str(tmp_path)) == expected
 
 
 def test_own_tasks_come_first(tmp_path):

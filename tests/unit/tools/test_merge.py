@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from forks import python
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store.files import read_sealed, sha256_file, write_sealed
@@ -197,8 +196,8 @@ def test_evaluations_of_another_version_are_measured_anew(
     "One after the other works, and all end well: each run is whole, and taken once.",
 )
 def test_three_merges_at_once(here: Path) -> None:
-    command = [sys.executable, "-m", "coupled_adam_bench", "merge", "../one/results"]
-    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    command = ["-m", "coupled_adam_bench", "merge", "../one/results"]
+    processes = [python("pipeline", command, Path(), dict(os.environ)) for _ in range(3)]
     said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], said
     counts = [

@@ -4,6 +4,7 @@ the time."""
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forks import Fork
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store.files import write_sealed
@@ -23,13 +25,14 @@ T0 = 1_700_000_000.25
 
 
 @pytest.fixture
-def folder(tmp_path, tiny_plan):
-    """A working folder with a study that has begun to train."""
+def folder(tmp_path, tiny_plan, whole):
+    """A working folder with a study that has begun to train, and a database without runs."""
     write_sealed(tmp_path / "results/tiny/plan.json", tiny_plan.to_json())
     for cell in tiny_plan.cells.values():
         run = tmp_path / "results/runs" / cell.id
         run.mkdir(parents=True)
         (run / "history.jsonl").write_text(json.dumps({"step": 5, "loss": 3.0, "time": T0}) + "\n")
+    shutil.copy(whole, tmp_path / "results/mlflow.db")
     return tmp_path
 
 
@@ -43,19 +46,15 @@ def following(folder):
         "from pathlib import Path; from coupled_adam_bench.tracking import importing;"
         f" {follow_study}"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", command],
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    reading, writing = os.pipe()
+    process = Fork("pipeline", ["-c", command], folder, dict(os.environ), given=reading)
+    os.close(reading)
     try:
         yield process
     finally:
         process.kill()
         process.communicate()
+        os.close(writing)
 
 
 def wait_for(condition, seconds=90):
@@ -85,7 +84,7 @@ def steps_in_mlflow(folder) -> set[int]:
 def test_training_is_seen_while_it_goes_on(folder, monkeypatch):
     monkeypatch.chdir(folder)
     with following(folder) as process:
-        wait_for(lambda: (folder / "results/mlflow.db").exists() and steps_in_mlflow(folder) == {5})
+        wait_for(lambda: steps_in_mlflow(folder) == {5})
         for history in folder.glob("results/runs/*/history.jsonl"):
             with history.open("a") as file:
                 file.write(json.dumps({"step": 10, "loss": 2.5, "time": T0 + 5}) + "\n")

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -464,7 +465,8 @@ def test_a_broken_file_is_named(plan, database, tmp_path):
     assert runs_of(database, "broken")[1] == {}
 
 
-def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate):
+def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate, whole):
+    shutil.copy(whole, tmp_path / "server.db")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]

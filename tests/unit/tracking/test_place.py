@@ -232,7 +232,7 @@ import_study(plan)
     "a plain import goes on: the database holds each run and each metric once, as after an"
     " undisturbed import",
 )
-@pytest.mark.parametrize("n_kills", [3, pytest.param(12, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("n_kills", [2, pytest.param(12, marks=pytest.mark.nightly)])
 def test_kills(n_kills):
     process = python("pipeline", ["-c", KILLER, str(n_kills)], Path(), ENVIRONMENT)
     out, err = process.communicate(timeout=300)

@@ -177,19 +177,25 @@ def test_a_stopped_cell_goes_on_with_the_same_bits(name, tiny_study, goes_on):
     assert losses[-1] < losses[0] - 0.1
 
 
+def losses_of(workspace):
+    (cell_id,) = workspace.plan.cells
+    lines = (workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def alone(make_workspace_in, shared_nursery, tiny_study, tmp_path_factory):
+    """The losses of the cell trained by one process."""
+    workspace = make_workspace_in(tmp_path_factory.mktemp("alone"), settings_of(tiny_study, LION))
+    return losses_of(shared_nursery.train(workspace))
+
+
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_give_the_same_curve(parallel, make_workspace, nursery, tiny_study):
-    losses = []
-    for processes in (1, 2):
-        settings = settings_of(tiny_study, LION, parallel=parallel, train_processes=processes)
-        workspace = make_workspace(settings, str(processes))
-        (cell_id,) = workspace.plan.cells
-        nursery.train(workspace)
-        lines = (workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines()
-        losses.append([json.loads(line)["loss"] for line in lines])
-    np.testing.assert_allclose(
-        *losses, rtol=1e-4
-    )  # the sign of a gradient near 0 is a matter of rounding
+def test_two_processes_give_the_same_curve(parallel, alone, make_workspace, nursery, tiny_study):
+    settings = settings_of(tiny_study, LION, parallel=parallel, train_processes=2)
+    workspace = nursery.train(make_workspace(settings))
+    # The sign of a gradient near 0 is a matter of rounding.
+    np.testing.assert_allclose(losses_of(workspace), alone, rtol=1e-4)
 
 
 def test_the_run_knows_the_version_of_the_package(tiny_study):

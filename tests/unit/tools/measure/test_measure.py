@@ -3,13 +3,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import python
 from hub_server import Fault, HubServer
 from small_models import N_ROWS, build
 
@@ -54,10 +54,10 @@ def measure_on_hub(
         | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
         | variables
     )
-    command = [sys.executable, "-m", "coupled_adam_bench", "measure", *arguments]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    command = ["-m", "coupled_adam_bench", "measure", *arguments]
+    process = python("pipeline without a hub", command, home.parent, environment)
+    out, error = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(command, process.returncode, out, error)
 
 
 @pytest.mark.parametrize("shards", [True, False])

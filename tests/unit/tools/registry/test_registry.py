@@ -649,8 +649,9 @@ def repeat(
     try:
         return write_bundle(STUDY, REGISTRY, submitter, "again", original)
     finally:
-        results.write_text(before)
-        report(results)
+        if loss:
+            results.write_text(before)
+            report(results)
 
 
 def page() -> str:
