@@ -118,6 +118,20 @@ def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):
     assert stream.getvalue().endswith("\r\x1b[Ka warning\n")
 
 
+def test_a_guess_that_always_fails_is_not_told(monkeypatch):
+    """What version 2.8 of the plugin for SLURM says on every cluster if no account is set."""
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream)
+    guesses = [
+        "No SLURM account given, trying to guess.",
+        "No account was given, not able to get a SLURM account via sacct: sacct: invalid option",
+        "Unable to guess SLURM account. Trying to proceed without.",
+    ]
+    for guess in guesses:
+        send(to, None, guess, logging.WARNING)
+    assert stream.getvalue() == ""
+
+
 def test_the_end_stands_below_the_line(monkeypatch):
     stream = Terminal()
     to = handler(monkeypatch, stream)
