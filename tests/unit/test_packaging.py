@@ -449,8 +449,9 @@ def make(tmp_path):
     return run
 
 
-def test_a_python_that_does_not_fit_is_a_clear_error(make):
-    result = make("PYTHON=false no-such-python", "install")
+@pytest.mark.parametrize("target", ["install", "docs"])
+def test_a_python_that_does_not_fit_is_a_clear_error(target, make):
+    result = make("PYTHON=false no-such-python", target)
     assert result.returncode != 0
     assert (
         "No Python 3.11 to 3.13 with the module ensurepip among: false no-such-python."
