@@ -48,7 +48,7 @@ _USUAL = re.compile(
     r"|Complete log|Elapsed time|SLURM run ID|Job [\w-]+ has been submitted|Job rate limit|Waiting"
     r" at most|None$"
     r"|RuleException:\nCalledProcessError"
-    r"|Reasons:|This was a dry-run"
+    r"|Reasons:|This was a dry-run|Cleaning up SLURM log files"
 )
 # Warnings that warn of nothing. After a report that failed there is one for each file, and the
 # files are what they were (rules/report.smk). On SLURM there are three without an account: the

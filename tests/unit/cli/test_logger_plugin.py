@@ -118,17 +118,19 @@ def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):
     assert stream.getvalue().endswith("\r\x1b[Ka warning\n")
 
 
-def test_a_guess_that_always_fails_is_not_told(monkeypatch):
-    """What version 2.8 of the plugin for SLURM says on every cluster if no account is set."""
+def test_a_warning_of_nothing_is_not_told(monkeypatch):
+    """What version 2.8 of the plugin for SLURM says on every cluster if no account is set, and at
+    the end."""
     stream = io.StringIO()
     to = handler(monkeypatch, stream)
-    guesses = [
+    warnings = [
         "No SLURM account given, trying to guess.",
         "No account was given, not able to get a SLURM account via sacct: sacct: invalid option",
         "Unable to guess SLURM account. Trying to proceed without.",
     ]
-    for guess in guesses:
-        send(to, None, guess, logging.WARNING)
+    for warning in warnings:
+        send(to, None, warning, logging.WARNING)
+    send(to, None, "Cleaning up SLURM log files older than 10 day(s).")
     assert stream.getvalue() == ""
 
 
