@@ -118,9 +118,9 @@ def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):
     assert stream.getvalue().endswith("\r\x1b[Ka warning\n")
 
 
-def test_a_warning_of_nothing_is_not_told(monkeypatch):
-    """What version 2.8 of the plugin for SLURM says on every cluster if no account is set, and at
-    the end."""
+def test_what_tells_nothing_is_not_printed(monkeypatch):
+    """Three warnings are what version 2.8 of the plugin for SLURM says on every cluster if no
+    account is set."""
     stream = io.StringIO()
     to = handler(monkeypatch, stream)
     warnings = [
@@ -131,6 +131,8 @@ def test_a_warning_of_nothing_is_not_told(monkeypatch):
     for warning in warnings:
         send(to, None, warning, logging.WARNING)
     send(to, None, "Cleaning up SLURM log files older than 10 day(s).")
+    twice = "WorkflowError:\nAt least one job did not complete successfully."
+    send(to, LogEvent.ERROR, twice, logging.ERROR, exception="WorkflowError")
     assert stream.getvalue() == ""
 
 
