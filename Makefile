@@ -117,7 +117,7 @@ install = rm -f $(FAILED); { .venv/bin/python -m pip install $(INDEX_OF_TORCH) -
 $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml) constraints.txt
 	@$(call virtual_environment,.venv)
 	@echo "Installing PyTorch, transformers, lm-eval, MLflow, Snakemake and what they need into .venv: 5.4 GB with"
-	@echo "PyTorch for CUDA, which pip takes on Linux, or 3 GB with \`make install TORCH=cpu\`. It takes some minutes."
+	@echo "PyTorch for CUDA, which pip takes on Linux, or 2.2 GB with \`make install TORCH=cpu\`. It takes some minutes."
 	@echo "All that pip says is in $(INSTALL_LOG)."
 	@$(call install,setuptools)
 	@$(call install,--no-build-isolation $(PACKAGES) -e '.[pipeline]')
