@@ -94,33 +94,38 @@ address:  ## Set the address of this repository, which pyproject.toml knows: mak
 clean-venv:  ## Delete .venv, .venv-cuda and .venv-docs
 	rm -rf .venv .venv-cuda .venv-docs
 
-# What pip says goes to a log, of which a failure shows the end.
+virtual_environment = [ -x $(1)/bin/python ] || { \
+  for python in $(PYTHON); do \
+    "$$python" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+      && exec "$$python" -m venv $(1); \
+  done; \
+  echo "No Python 3.11 to 3.13 with the module ensurepip among: $(PYTHON)." >&2; \
+  echo "Install one (Debian, Ubuntu: python3 and python3-venv) or name it: make PYTHON=/path/to/python3.12" >&2; \
+  exit 1; \
+}
+
+# What pip says goes to a log. Of it we show what is large, as it comes, and the end if pip fails.
 INSTALL_LOG := .venv/install.log
+FAILED := .venv/.failed
 INDEX_OF_TORCH := $(if $(filter cpu,$(TORCH)),--extra-index-url https://download.pytorch.org/whl/cpu)
 comma := ,
-install = .venv/bin/python -m pip install $(INDEX_OF_TORCH) -c constraints.txt $(2) >> $(1) 2>&1 || { tail -n 20 $(1); exit 1; }
+install = rm -f $(FAILED); { .venv/bin/python -m pip install $(INDEX_OF_TORCH) -c constraints.txt $(1) 2>&1 || touch $(FAILED); } \
+  | tee -a $(INSTALL_LOG) | grep --line-buffered -oE '(Downloading|Using cached) .*[MG]B\)$$|^Installing collected packages'; \
+  [ ! -e $(FAILED) ] || { tail -n 20 $(INSTALL_LOG); exit 1; }
 
 # The stamps make a second call quick and independent of the network.
 $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml) constraints.txt
-	@[ -x .venv/bin/python ] || { \
-	  for python in $(PYTHON); do \
-	    "$$python" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
-	      && exec "$$python" -m venv .venv; \
-	  done; \
-	  echo "No Python 3.11 to 3.13 with the module ensurepip among: $(PYTHON)." >&2; \
-	  echo "Install one (Debian, Ubuntu: python3 and python3-venv) or name it: make PYTHON=/path/to/python3.12" >&2; \
-	  exit 1; \
-	}
+	@$(call virtual_environment,.venv)
 	@echo "Installing PyTorch, transformers, lm-eval, MLflow, Snakemake and what they need into .venv: 5.4 GB with"
-	@echo "PyTorch for CUDA, which pip takes on Linux, or 3 GB with \`make install TORCH=cpu\`. It takes some minutes."
-	@echo "What pip says: tail -f $(INSTALL_LOG)"
-	@$(call install,$(INSTALL_LOG),setuptools)
-	@$(call install,$(INSTALL_LOG),--no-build-isolation $(PACKAGES) -e '.[pipeline]')
+	@echo "PyTorch for CUDA, which pip takes on Linux, or 2.2 GB with \`make install TORCH=cpu\`. It takes some minutes."
+	@echo "All that pip says is in $(INSTALL_LOG)."
+	@$(call install,setuptools)
+	@$(call install,--no-build-isolation $(PACKAGES) -e '.[pipeline]')
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
 	@echo "Installing what tests and lint need."
-	@$(call install,$(INSTALL_LOG),--no-build-isolation $(PACKAGES) -e '.[pipeline$(comma)dev]')
+	@$(call install,--no-build-isolation $(PACKAGES) -e '.[pipeline$(comma)dev]')
 	@touch $@
 
 # The newest PyTorch, with its own Triton, and not from the index of the CPU build: what a user gets without our pins.
@@ -135,7 +140,7 @@ $(CUDA_STAMP): $(STAMP)
 
 # The site needs no package of the bench, so its tools are installed alone, in seconds.
 $(DOCS_STAMP): pyproject.toml constraints.txt
-	python3 -m venv .venv-docs
+	@$(call virtual_environment,.venv-docs)
 	.venv-docs/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
 	  > .venv-docs/requirements.txt
 	.venv-docs/bin/python -m pip install --quiet -c constraints.txt -r .venv-docs/requirements.txt

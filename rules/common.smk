@@ -54,7 +54,8 @@ if SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage:
 class UserError(CliException):
     """What a user can mend, which Snakemake prints without the lines of the code that found it."""
 
-    __traceback__ = None
+    # contextlib would set it where the error passes a `with` of Snakemake, as in `onstart`.
+    __traceback__ = property(lambda self: None, lambda self, lines: None)
 
 
 @contextlib.contextmanager

@@ -68,8 +68,8 @@ onstart:
         logger.warning(said)
     # For jobs, on a cluster too: what another job has written may be visible late.
     os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
-    if trial := start.trial(JOBS, planned, workflow.local_exec):
-        shell(f"{verbatim(sys.executable)} -m coupled_adam_bench {trial}")
+    with errors_of_users():
+        start.try_code(JOBS, planned, workflow.local_exec)
     if on_slurm:
         submitted = [job for job in workflow.dag.needrun_jobs() if not job.is_local]
         for said in queue.fit_partitions(

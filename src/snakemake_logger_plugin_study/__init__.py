@@ -48,10 +48,17 @@ _USUAL = re.compile(
     r"|Complete log|Elapsed time|SLURM run ID|Job [\w-]+ has been submitted|Job rate limit|Waiting"
     r" at most|None$"
     r"|RuleException:\nCalledProcessError"
-    r"|Reasons:|This was a dry-run"
+    r"|Reasons:|This was a dry-run|Cleaning up SLURM log files"
 )
-# A warning for each file of a report that failed: the files are what they were (rules/report.smk).
-_RESTORED = re.compile(r"Restored previous version of|Cannot restore .*: no backup found")
+# Warnings and errors that tell nothing. After a report that failed there is a warning for each
+# file, and the files are what they were (rules/report.smk). On SLURM there are three without an
+# account: the plugin's guess always fails, since it hands a pipe to sacct as an argument, and where
+# a cluster asks for an account, sbatch says so. That a job has failed is said twice at the end.
+_UNTOLD = re.compile(
+    r"Restored previous version of|Cannot restore .*: no backup found"
+    r"|No SLURM account given|No account was given|Unable to guess SLURM account"
+    r"|WorkflowError:\nAt least one job did not complete successfully"
+)
 
 
 def _check_studies() -> None:
@@ -125,7 +132,7 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.RUN_INFO and self._is_dry and not self._has_counts:
             self._has_counts = True
             self._print(f"{message}\nTo list each job with its files and its reason, add -p.")
-        elif _RESTORED.match(message):
+        elif _UNTOLD.match(message):
             pass
         elif record.levelno >= logging.WARNING or (event is None and not _USUAL.match(message)):
             self._erase()

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from coupled_adam_bench.cli import parser
+
 ROOT = Path(__file__).parents[2]
-FIRST = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+FIRST = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")]
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*/*.md"))
 BOOK = [ROOT / "research" / "README.md", *sorted((ROOT / "research").glob("*/README.md"))]
@@ -76,7 +78,7 @@ def test_pages_that_code_names_are_there():
 
 
 @pytest.mark.parametrize(
-    "page", [*FIRST[:2], *DOCS, *BOOK], ids=lambda page: str(page.relative_to(ROOT))
+    "page", [*FIRST[:3], *DOCS, *BOOK], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_files_that_a_page_names_are_there(page):
     """What a reader is to write is no file yet."""
@@ -86,3 +88,18 @@ def test_files_that_a_page_names_are_there(page):
     )
     others = re.compile(r"NAME|^src/utils\.py$")
     assert not [name for name in names if not others.search(name) and not (ROOT / name).exists()]
+
+
+def test_the_commands_that_pages_name_are_there():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    there = {
+        "make": set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)),
+        "coupled_adam_bench": set(
+            re.findall(r"^    ([a-z-]+)  ", parser().format_help(), re.MULTILINE)
+        ),
+    }
+    text = "\n".join(page.read_text(encoding="utf-8") for page in [*FIRST[:3], *DOCS])
+    for program, commands in there.items():
+        named = set(re.findall(rf"(?:^|`|python -m ){program} ([a-z][a-z-]*)", text, re.MULTILINE))
+        assert len(named) > 5
+        assert named <= commands

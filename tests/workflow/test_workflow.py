@@ -392,7 +392,8 @@ def test_gpus_that_torch_cannot_use_stop_before_the_first_job(tmp_path, tiny_stu
     result = snakemake(tmp_path, "train", "--printshellcmds")
     assert result.returncode == 1
     assert re.search(r"Provided resources: .*gpu\b.*\b2\b", result.stdout)
-    assert "execution.gpus: 1, but torch can use none here" in result.stdout
+    assert "\nError: execution.gpus: 1, but torch can use none here" in result.stdout
+    assert "rules/start.smk" not in result.stdout  # no lines of our code behind the sentence
     assert not (tmp_path / "results" / "data").exists()
 
 

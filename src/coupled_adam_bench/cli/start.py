@@ -179,9 +179,14 @@ def write_plan(jobs: Jobs) -> None:
         note_stated(plan, jobs.study_dir, stated_measures(plan))
 
 
-def trial(jobs: Jobs, planned: Collection[str], is_local: bool) -> str | None:
-    """Return the command that tries GPUs and own code, in a process of its own, since it imports
-    torch; if needed."""
+def try_code(jobs: Jobs, planned: Collection[str], is_local: bool) -> None:
+    """Try GPUs and own code, if the planned jobs need them.
+
+    This is done in a process of its own, since it imports torch.
+
+    Raises:
+        ValueError: The trial has failed, with what it said.
+    """
     training = TRAINING_RULES & {*planned}
     evaluation = STAGES.keys() & {*planned}
     studies = jobs.plan.studies.values()
@@ -193,9 +198,15 @@ def trial(jobs: Jobs, planned: Collection[str], is_local: bool) -> str | None:
         n_gpus = min(max(study.execution.gpus for study in studies), 1)
     optimizers = training and any(list(custom_optimizers(study)) for study in studies)
     metrics = any(study.evaluation.metrics for study in studies)
-    if n_gpus or optimizers or (metrics and (training or "embeddings" in planned)):
-        return f"try-code --plan {{PLAN_FILE:q}} --gpus {n_gpus}"
-    return None
+    if not (n_gpus or optimizers or (metrics and (training or "embeddings" in planned))):
+        return
+    command = [sys.executable, "-m", "coupled_adam_bench", "try-code"]
+    command += ["--plan", str(paths.plan_file(jobs.plan.name)), "--gpus", str(n_gpus)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().removeprefix("error: ")
+        raise ValueError(said or f"the trial of own code ended with status {done.returncode}")
+    sys.stderr.write(done.stderr)
 
 
 def start_live_import(jobs: Jobs, planned: Collection[str]) -> subprocess.Popen[bytes] | None:

@@ -204,19 +204,25 @@ def describe_failure(
     of its logs.
 
     Facts are such as the job's number on a cluster. Where the executor has said what happened, the
-    end of a log is shown only if an error is in it.
+    end of a log is shown only if an error is in it. Logs behind one with an error are only named: a
+    cluster's own log, which comes last, tells again that the job has failed.
     """
     job = ", ".join(wildcards)
     lines = [f"Error in rule {rule}" + (f" ({job})" if job else "")]
     lines += [f"  {line}" for line in (said or "").splitlines()]
     lines += [f"  {name}: {value}" for name, value in facts.items()]
+    is_explained = False
     for log in map(Path, logs):
         end = _end_of(log)
+        has_error = _ERROR.search("\n".join(end)) is not None
         # Of a job that its cluster ended, the log ends in the middle of its work.
-        if said and not _ERROR.search("\n".join(end)):
+        if is_explained:
+            lines.append(f"  more in {log}")
+        elif said and not has_error:
             lines.append(f"  {log} names no error")
         else:
             lines += [f"  {log} ends with:", *(f"    {line}" for line in end)]
+        is_explained = is_explained or has_error
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """What the rules ask of the jobs of a study, and what a start refuses; the workflow's own tests run
 them for real."""
 
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -162,3 +163,34 @@ def test_a_start_says_which_letters_of_labels_need_another_latex(tiny_study):
         "tiny: in the tables for LaTeX the letters 語 need XeLaTeX or LuaLaTeX with a font that"
         " has them"
     ]
+
+
+@pytest.mark.fault(
+    "settings",
+    "An optimizer or a metric of the user fails in its trial before the first job.",
+    "The start ends with what the trial said, once, and not with Snakemake's words of a command.",
+)
+@pytest.mark.parametrize(
+    ("status", "said", "told"),
+    [
+        (2, "error: grid.0: step() fails\n", "grid.0: step() fails"),
+        (-9, "", "the trial of own code ended with status -9"),
+    ],
+)
+def test_a_trial_that_fails_is_the_error_of_the_start(
+    status, said, told, tiny_study, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    jobs = Jobs(make_plan(parse_study(tiny_study(execution={"gpus": 1}))))
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, status, stderr=said)
+
+    monkeypatch.setattr(start.subprocess, "run", run)
+    start.try_code(jobs, {"report_of_study"}, is_local=True)
+    assert commands == []  # nothing is trained or evaluated
+    with pytest.raises(ValueError, match=rf"^{re.escape(told)}$"):
+        start.try_code(jobs, {"train_cells"}, is_local=True)
+    assert commands[0][2:4] == ["coupled_adam_bench", "try-code"]

@@ -118,6 +118,24 @@ def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):
     assert stream.getvalue().endswith("\r\x1b[Ka warning\n")
 
 
+def test_what_tells_nothing_is_not_printed(monkeypatch):
+    """Three warnings are what version 2.8 of the plugin for SLURM says on every cluster if no
+    account is set."""
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream)
+    warnings = [
+        "No SLURM account given, trying to guess.",
+        "No account was given, not able to get a SLURM account via sacct: sacct: invalid option",
+        "Unable to guess SLURM account. Trying to proceed without.",
+    ]
+    for warning in warnings:
+        send(to, None, warning, logging.WARNING)
+    send(to, None, "Cleaning up SLURM log files older than 10 day(s).")
+    twice = "WorkflowError:\nAt least one job did not complete successfully."
+    send(to, LogEvent.ERROR, twice, logging.ERROR, exception="WorkflowError")
+    assert stream.getvalue() == ""
+
+
 def test_the_end_stands_below_the_line(monkeypatch):
     stream = Terminal()
     to = handler(monkeypatch, stream)

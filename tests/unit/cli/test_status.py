@@ -200,6 +200,20 @@ def test_the_log_of_a_cluster_s_job_is_shown_if_an_error_is_in_it(end, shown, tm
     assert lines == expected + [line.replace("LOG", str(log)) for line in shown]
 
 
+def test_one_log_explains_a_failed_job(tmp_path):
+    ends = {"rule.log": "error: a bug", "6.log": "WorkflowError: at least one job failed"}
+    for name, end in ends.items():
+        (tmp_path / name).write_text(f"{end}\n")
+    logs = [str(tmp_path / name) for name in ends]
+    assert describe_failure("train_cells", [], logs, {}, "SLURM-job '6' failed").splitlines() == [
+        "Error in rule train_cells",
+        "  SLURM-job '6' failed",
+        f"  {logs[0]} ends with:",
+        "    error: a bug",
+        f"  more in {logs[1]}",
+    ]
+
+
 def test_the_last_lines_name_what_there_is(tmp_path):
     assert ending(tmp_path) == []
     page = tmp_path / "report" / "index.html"
