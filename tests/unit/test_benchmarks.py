@@ -23,7 +23,7 @@ SMALLEST = {
     "planning": "--cells 60",
     "seeds": "",
     "track": "--cells 2 --points 3",
-    "tracking_beside": "--steps 20 --rounds 1",
+    "tracking_beside": "--model gpt2-2x32 --steps 5 --rounds 1",
     "training": ("--device cpu --cases v2048-8x128 --blocks 1 --steps 1 --threads 1"),
     "trends": "--studies 20",
 }
