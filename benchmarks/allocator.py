@@ -5,7 +5,7 @@ Prints JSON: tokens/s of both and their ratio, for the demo's larger model and f
 with GPT-2's vocabulary. Each runs in a new process, since the settings are read when a process
 starts, and the two alternate.
 
-    python benchmarks/allocator.py [--repeats 3]
+    python benchmarks/allocator.py [--repeats 3] [--models demo] [--steps 2]
 """
 
 import argparse
@@ -20,10 +20,10 @@ SETTINGS = {
     "MALLOC_TRIM_THRESHOLD_": "1073741824",
     "MALLOC_TOP_PAD_": "67108864",
 }
-# vocab_size, d_model, n_layer, seq_len, batch_sequences, precision, steps
+# vocab_size, d_model, n_layer, seq_len, batch_sequences, precision, timed steps
 MODELS = {
-    "demo 2x64": (1024, 64, 2, 64, 16, "fp32", 100),
-    "4x128, GPT-2 BPE": (50304, 128, 4, 128, 8, "bf16", 8),
+    "demo": (1024, 64, 2, 64, 16, "fp32", 100),
+    "gpt2-vocabulary": (50304, 128, 4, 128, 8, "bf16", 8),
 }
 
 STEPS = """
@@ -64,12 +64,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=3)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--steps", type=int, help="timed steps (default: about a second of them)")
+    arguments = parser.parse_args()
     report = {}
-    for name, model in MODELS.items():
+    for name in arguments.models:
+        *sizes, steps = MODELS[name]
+        model = (*sizes, arguments.steps or steps)
         pairs = [
             (tokens_per_second(model, {}), tokens_per_second(model, SETTINGS))
-            for _ in range(repeats)
+            for _ in range(arguments.repeats)
         ]
         report[name] = {
             "default_tokens_per_second": statistics.median(default for default, _ in pairs),

@@ -28,10 +28,12 @@ from typing import Any
 from allocator import SETTINGS
 
 from coupled_adam_bench.store import paths
+from coupled_adam_bench.study import cells
 from coupled_adam_bench.study.config import Study, parse_study
 from coupled_adam_bench.study.presets import PAPER_TASKS
 
-DATA_ID = "benchmark-0123456789"
+NO_TEXT = "benchmark-0123456789"
+"""The id of data without a text, of which only the tokenizer is there."""
 SIDES = {"hf": "lm-eval's hf", "ours": "ours"}
 TOLERANCE = 1e-4
 SCRIPT = str(Path(__file__).resolve())
@@ -85,6 +87,14 @@ def make_study(arguments: argparse.Namespace) -> Study:
     return parse_study(values)
 
 
+def data_id(study: Study) -> str:
+    """Return the id of the data that the tasks read: data that are prepared have that of the
+    study."""
+    if study.data.tokenizer == "word":
+        return cells.data_id(study, cells.data_digest(study))
+    return NO_TEXT
+
+
 def write_model(study: Study, std: float) -> Path:
     """Write an untrained model, and the data that the tasks need, below the working folder."""
     from coupled_adam_bench.data.prepare import prepare
@@ -92,9 +102,9 @@ def write_model(study: Study, std: float) -> Path:
     from coupled_adam_bench.models.build import build_model
     from coupled_adam_bench.models.export import save_model
 
-    folder = paths.data_dir(DATA_ID)
+    folder = paths.data_dir(data_id(study))
     if study.data.tokenizer == "word":
-        prepare(study, DATA_ID, folder, workers=1)
+        prepare(study, data_id(study), folder, workers=1)
     else:
         save_tokenizer(study, None, folder / "tokenizer")
     model = build_model(study.models[0], study.data.vocab_size, study.training.seq_len)
@@ -147,7 +157,7 @@ def measure(side: str, study: Study, device: str, limit: int) -> dict[str, Any]:
     from coupled_adam_bench.evaluation.downstream import load_tasks, run_tasks
 
     found: dict[str, Any] = {"tasks": {}, "documents": []}
-    with load_tasks(study, DATA_ID) as loaded:
+    with load_tasks(study, data_id(study)) as loaded:
         for tasks in loaded.values() if limit else ():
             spread(tasks, limit)
         model = open_side(side, study, device)

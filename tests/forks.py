@@ -18,7 +18,6 @@ from coupled_adam_bench.store.locks import folder_lock
 
 _PIPELINE = (
     "scipy.stats",
-    "statsmodels.stats.multitest",
     "matplotlib.backends.backend_pdf",
     "matplotlib.backends.backend_svg",
     "jinja2",

@@ -9,7 +9,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALLEST = {
-    "allocator": "--repeats 1",
+    "allocator": "--repeats 1 --models demo --steps 2",
     "contexts": "--vocab-size 512 --sequences 2 --contexts 16 --d-model 8 --rounds 1",
     "density": "",
     "embeddings": "--shape 512x16 --repeats 1",
@@ -23,7 +23,7 @@ SMALLEST = {
     "planning": "--cells 60",
     "seeds": "",
     "track": "--cells 2 --points 3",
-    "tracking_beside": "--steps 20 --rounds 1",
+    "tracking_beside": "--model gpt2-2x32 --steps 5 --rounds 1",
     "training": ("--device cpu --cases v2048-8x128 --blocks 1 --steps 1 --threads 1"),
     "trends": "--studies 20",
 }

@@ -22,9 +22,10 @@ HEAVY = {
     "mlflow",
     "matplotlib",
     "jinja2",
+    "statsmodels",
 }
 NUMERICAL = {"numpy", "pandas", "scipy"}
-STATISTICAL = {*NUMERICAL, "scipy.stats", "statsmodels"}
+STATISTICAL = {*NUMERICAL, "scipy.stats"}
 REPORT = ("report", "--svg-only", "--templates", str(Path(__file__).parents[2] / "templates"))
 
 

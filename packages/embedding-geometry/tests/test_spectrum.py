@@ -151,35 +151,59 @@ def test_isotropy_is_that_of_all_directions(scale, shift):
 
 @pytest.mark.parametrize("scale", [1e-160, 1e-6, 0.02, 0.1, 1.0, 4.0, 100.0])
 @pytest.mark.parametrize("shift", [0.0, 0.02, 0.5])
-def test_the_bounds_by_moments_never_leave_out_the_extremes(scale, shift):
-    embeddings = scale * matrix(9, n_rows=400, width=isotropies._COLUMNS + 40, shift=shift)
-    product = gram(embeddings)
-    directions = principal_directions(embeddings, product)
-    kept = isotropies._within_moments(embeddings, directions, product, (embeddings**2).sum(axis=1))
+def test_the_bounds_never_leave_out_the_extremes(scale, shift):
+    embeddings = scale * matrix(9, n_rows=400, width=3 * isotropies._COLUMNS + 40, shift=shift)
+    directions = principal_directions(embeddings)
     projections = embeddings @ directions
     log_z = np.array(
         [np.logaddexp.reduce(signed, axis=0) for signed in (projections, -projections)]
     )
-    assert kept[log_z.min(axis=0).argmin()] and kept[log_z.max(axis=0).argmax()]
+    extremes = {int(log_z.min(axis=0).argmin()), int(log_z.max(axis=0).argmax())}
+    bounds = isotropies._Bounds(embeddings, directions, None)
+    multiplied, smallest, largest = set(), math.inf, -math.inf
+    left = bounds.possible(np.arange(directions.shape[1]), smallest, largest)
+    while len(left) > 0:
+        # Whatever was multiplied until now, the extremes are among it or still possible.
+        assert extremes <= multiplied | set(left.tolist())
+        found = bounds.multiply(left[:20])
+        np.testing.assert_allclose(found, log_z[:, left[:20]], rtol=1e-9, atol=1e-12)
+        smallest, largest = min(smallest, found.min()), max(largest, found.max())
+        multiplied |= set(left[:20].tolist())
+        left = bounds.possible(left[20:], smallest, largest)
+    assert extremes <= multiplied
 
 
-def test_the_bounds_by_moments_leave_few_directions():
+def n_multiplied(embeddings: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The number of directions with which the matrix is multiplied."""
+    counts = []
+    multiply = isotropies._Bounds.multiply
+
+    def counted(bounds, block):
+        counts.append(len(block))
+        return multiply(bounds, block)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(isotropies._Bounds, "multiply", counted)
+        isotropies.isotropy(embeddings, "both_signs")
+    return sum(counts)
+
+
+def test_the_bounds_leave_few_directions(monkeypatch):
     embeddings = 0.02 * matrix(9, n_rows=400, width=isotropies._COLUMNS + 40)
+    assert n_multiplied(embeddings, monkeypatch) < 10
+    for scale in (1e-14, 1e5):  # where they are closer than float64 can tell
+        assert n_multiplied(scale * embeddings, monkeypatch) == isotropies._COLUMNS + 40
 
-    def n_kept(scale: float) -> int:
-        scaled = scale * embeddings
-        product = gram(scaled)
-        squares = (scaled**2).sum(axis=1)
-        return int(
-            isotropies._within_moments(
-                scaled, principal_directions(scaled, product), product, squares
-            ).sum()
-        )
 
-    assert n_kept(1.0) < 10
-    assert (
-        n_kept(1e-14) == n_kept(1e5) == isotropies._COLUMNS + 40
-    )  # where they are closer than float64 can tell
+def test_long_isotropic_rows_need_few_directions(monkeypatch):
+    width = 8 * isotropies._COLUMNS
+    rng = np.random.default_rng(11)
+    embeddings = rng.normal(size=(2 * width, width)) * np.geomspace(1, 0.05, width)
+    embeddings *= 3.3 / np.linalg.norm(embeddings, axis=1).mean()
+    assert n_multiplied(embeddings, monkeypatch) < width / 2
+    assert isotropies.isotropy(embeddings, "both_signs") == pytest.approx(
+        isotropy_of_all(embeddings), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("long_row", [1.0, 1e9])

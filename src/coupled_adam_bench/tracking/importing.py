@@ -217,17 +217,17 @@ def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> N
         for metric in found
         if metric.model_id is None or (metric.key, metric.timestamp) not in there
     ]
-    for start in range(0, len(metrics), METRICS_PER_REQUEST):
-        client.log_batch(run_id, metrics=metrics[start : start + METRICS_PER_REQUEST])
     if source.run is not None:
         status = "FINISHED" if source.status == "completed" else "FAILED"
         client.set_terminated(run_id, status, end_time=source.times()[1])
     # A resumed training writes some rows again: the last step never goes back.
     steps = (last_step, *(row["step"] for row in source.history[-1:]))
     tags = tags_of_files(cell, source) | {_LAST_STEP: str(max(steps)), _STATE: source.state()}
-    client.log_batch(
-        run_id, params=params, tags=[RunTag(name, value) for name, value in tags.items()]
-    )
+    while len(metrics) > METRICS_PER_REQUEST:
+        client.log_batch(run_id, metrics=metrics[:METRICS_PER_REQUEST])
+        metrics = metrics[METRICS_PER_REQUEST:]
+    # MLflow writes the tags of a request after its metrics.
+    client.log_batch(run_id, metrics, params, [RunTag(name, value) for name, value in tags.items()])
 
 
 def follow_study(plan_file: Path, seconds: float) -> None:

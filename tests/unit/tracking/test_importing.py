@@ -441,13 +441,28 @@ def test_a_diverged_cell_is_a_failed_run_with_its_reason(plan, database, tmp_pat
         assert "loss not finite in step 7" in runs[cell.id].data.tags["mlflow.note.content"]
 
 
-def test_a_history_longer_than_a_request(plan, database, tmp_path):
+@pytest.mark.parametrize(("n_rows", "n_requests"), [(2, 1), (METRICS_PER_REQUEST + 7, 3)])
+def test_numbers_settings_and_tags_share_requests(
+    n_rows, n_requests, plan, database, tmp_path, monkeypatch
+):
+    from mlflow.tracking import MlflowClient
+
     cell = next(iter(plan.cells.values()))
-    n_rows = METRICS_PER_REQUEST + 7  # two metrics each
-    write_history(tmp_path / cell.id, range(1, n_rows + 1))
-    import_study(plan, database, "long", tmp_path)
-    client, runs = runs_of(database, "long")
-    assert len(client.get_metric_history(runs[cell.id].info.run_id, "train/lr")) == n_rows
+    write_history(tmp_path / cell.id, range(1, n_rows + 1))  # two metrics each
+    requests = []
+    log_batch = MlflowClient.log_batch
+
+    def counted(*arguments, **options):
+        requests.append(arguments)
+        return log_batch(*arguments, **options)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", counted)
+    import_study(plan, database, f"long {n_rows}", tmp_path)
+    client, runs = runs_of(database, f"long {n_rows}")
+    run = runs[cell.id]
+    assert len(client.get_metric_history(run.info.run_id, "train/lr")) == n_rows
+    assert run.data.params["seed"] == str(cell.seed)
+    assert len(requests) == n_requests
 
 
 @pytest.mark.fault(

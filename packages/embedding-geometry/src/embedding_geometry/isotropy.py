@@ -17,7 +17,7 @@ from embedding_geometry.spectrum import gram, principal_directions
 Array = NDArray[np.float64]
 Isotropy = Literal["both_signs", "eig_float32"]
 
-_COLUMNS = 64  # directions per block: bounds the extra memory to a few V x 64 arrays
+_COLUMNS, _ROWS = 64, 8192  # directions and rows of a block, which bound the extra memory
 _MAX_EXPONENT = 600.0
 """Exponent up to which neither exp(x) nor exp(-x), nor a sum of them, leaves the range of
 float64."""
@@ -96,76 +96,112 @@ def isotropy_both_signs(
 
     The definition is that of Arora et al. 2016 and Mu & Viswanath 2018. The sign of an eigenvector
     is arbitrary, so both are taken; otherwise the result would depend on the solver. Nothing
-    overflows. Bounds by the moments of the projections mostly leave few directions that can have
-    the smallest or largest Z. ``gram_DD`` is E^T E; without it there are no bounds.
+    overflows. The directions are orthonormal columns. ``gram_DD`` is E^T E, if it is known.
     """
     if np.any(np.isnan(directions_DK)):
         return math.nan
-    squares_V = np.einsum("vd,vd->v", embeddings_VD, embeddings_VD)
-    longest = math.sqrt(float(squares_V.max()))
-    candidates_DK = directions_DK
-    if gram_DD is not None:
-        candidates_DK = candidates_DK[
-            :, _within_moments(embeddings_VD, directions_DK, gram_DD, squares_V)
-        ]
+    bounds = _Bounds(embeddings_VD, directions_DK, gram_DD)
     smallest, largest = math.inf, -math.inf
-    for start in range(0, candidates_DK.shape[1], _COLUMNS):
-        projections_VK = embeddings_VD @ candidates_DK[:, start : start + _COLUMNS]
-        log_z_2K = _log_z(projections_VK, longest)
-        smallest, largest = (
-            min(smallest, float(log_z_2K.min())),
-            max(largest, float(log_z_2K.max())),
-        )
+    possible_K = bounds.possible(np.arange(directions_DK.shape[1]), smallest, largest)
+    while len(possible_K) > 0:
+        log_z_2K = bounds.multiply(possible_K[:_COLUMNS])
+        smallest = min(smallest, float(log_z_2K.min()))
+        largest = max(largest, float(log_z_2K.max()))
+        possible_K = bounds.possible(possible_K[_COLUMNS:], smallest, largest)
     return math.exp(smallest - largest)
 
 
-def _log_z(projections_VK: Array, longest: float) -> Array:
+class _Bounds:
+    """Bounds of log Z of the directions that the matrix has not been multiplied with.
+
+    A projection is the mean m plus y. Across the directions that have been multiplied, the farthest
+    row has a distance d from the mean row, and |y| is at most d. As phi(y) = (exp(y) - 1 - y) / y^2
+    increases, log (Z / V) lies between m + log(1 + var phi(-d)) and m + log(1 + var phi(d)). Mean
+    and variance follow from the mean row and E^T E, and each multiplied direction makes d smaller.
+    """
+
+    def __init__(self, embeddings_VD: Array, directions_DK: Array, gram_DD: Array | None) -> None:
+        n_rows, width = embeddings_VD.shape
+        self.embeddings_VD, self.directions_DK = embeddings_VD, directions_DK
+        squares_V = np.einsum("vd,vd->v", embeddings_VD, embeddings_VD)
+        self.square = float(squares_V.max())
+        # The error of a sum of n terms is at most n units of roundoff times the norms (Higham 2002,
+        # section 3.1).
+        self.roundoff = _UNIT_ROUNDOFF * (n_rows + 2 * width + 8)
+        mean_D = embeddings_VD.mean(axis=0)
+        self.means_K = mean_D @ directions_DK
+        self.distances_V = squares_V - 2 * (embeddings_VD @ mean_D) + mean_D @ mean_D
+        self.variances_K = None
+        # So few directions are multiplied at once, and need no bounds.
+        if directions_DK.shape[1] > _COLUMNS:
+            gram_DD = gram(embeddings_VD) if gram_DD is None else gram_DD
+            squares_K = np.einsum("dk,dk->k", directions_DK, gram_DD @ directions_DK) / n_rows
+            self.variances_K = np.maximum(squares_K - self.means_K**2, 0.0)
+
+    def multiply(self, block_K: NDArray[np.intp]) -> Array:
+        """Return log Z (2, K) of a block of directions for both signs, by their products with the
+        matrix."""
+        directions_DK, means_K = self.directions_DK[:, block_K], self.means_K[block_K]
+        longest = math.sqrt(self.square)
+        log_z = []
+        # A block of rows stays in the cache from its product to its sums.
+        for start in range(0, len(self.embeddings_VD), _ROWS):
+            rows = slice(start, start + _ROWS)
+            projections_RK = self.embeddings_VD[rows] @ directions_DK
+            centered_RK = projections_RK - means_K
+            self.distances_V[rows] -= np.einsum("rk,rk->r", centered_RK, centered_RK)
+            log_z.append(_log_z(projections_RK, longest))
+        sums_2K: Array = np.logaddexp.reduce(log_z, axis=0)
+        return sums_2K
+
+    def possible(
+        self, left_K: NDArray[np.intp], smallest: float, largest: float
+    ) -> NDArray[np.intp]:
+        """Return which of the directions can have a log Z below ``smallest`` or above ``largest``,
+        the likeliest first."""
+        if self.variances_K is None or len(left_K) == 0:
+            return left_K
+        n_rows, width = self.embeddings_VD.shape
+        # The products and squares that are subtracted add up their errors over the directions.
+        slack = 4 * width * self.roundoff * self.square
+        farthest = math.sqrt(max(float(self.distances_V.max()), 0.0) + slack)
+        if not farthest <= _MAX_EXPONENT:
+            return left_K
+        means_K, variances_K = np.abs(self.means_K[left_K]), self.variances_K[left_K]
+        below_K = math.log(n_rows) + np.log1p(variances_K * _phi(-farthest))
+        above_K = math.log(n_rows) + np.log1p(variances_K * _phi(farthest))
+        error = 1 + math.log(n_rows) + math.sqrt(self.square) + 4 * self.square * _phi(farthest)
+        error *= 2 * self.roundoff
+        # The sign with the smaller Z has its mean below 0, and that with the larger one above 0.
+        lower_K, upper_K = below_K - means_K, above_K + means_K
+        smallest = min(smallest, float((above_K - means_K).min()))
+        largest = max(largest, float((below_K + means_K).max()))
+        place_K = np.minimum(_place(lower_K), _place(-upper_K))
+        can_K = (lower_K <= smallest + error) | (upper_K >= largest - error)
+        order_K = np.argsort(place_K, kind="stable")
+        found_K: NDArray[np.intp] = left_K[order_K[can_K[order_K]]]
+        return found_K
+
+
+def _place(values_K: Array) -> NDArray[np.intp]:
+    """Return the place of each value among them in ascending order, from 0."""
+    places_K = np.empty(len(values_K), dtype=np.intp)
+    places_K[np.argsort(values_K, kind="stable")] = np.arange(len(values_K))
+    return places_K
+
+
+def _log_z(projections_RK: Array, longest: float) -> Array:
     """Return log Z (2, K) for both signs; no projection is larger than ``longest``. It overwrites
     its input."""
     if longest <= _MAX_EXPONENT:
-        z_VK = np.exp(projections_VK, out=projections_VK)
-        sums_K = z_VK.sum(axis=0)
-        return np.log([sums_K, np.reciprocal(z_VK, out=z_VK).sum(axis=0)])
+        z_RK = np.exp(projections_RK, out=projections_RK)
+        sums_K = z_RK.sum(axis=0)
+        return np.log([sums_K, np.reciprocal(z_RK, out=z_RK).sum(axis=0)])
     log_z = []
-    for signed_VK in (projections_VK, np.negative(projections_VK)):
-        peak_K = signed_VK.max(axis=0)
-        log_z.append(peak_K + np.log(np.exp(signed_VK - peak_K).sum(axis=0)))
+    for signed_RK in (projections_RK, np.negative(projections_RK)):
+        peak_K = signed_RK.max(axis=0)
+        log_z.append(peak_K + np.log(np.exp(signed_RK - peak_K).sum(axis=0)))
     return np.array(log_z)
-
-
-def _within_moments(
-    embeddings_VD: Array, directions_DK: Array, gram_DD: Array, squares_V: Array
-) -> NDArray[np.bool_]:
-    """Return which directions (K,) can have the smallest or largest Z, by mean and variance of
-    their projections.
-
-    A projection is the mean m plus y, |y| at most the distance d of the farthest row from the mean
-    row. As phi(y) = (exp(y) - 1 - y) / y^2 increases, log (Z / V) lies between m + log(1 + var
-    phi(-d)) and m + log(1 + var phi(d)). The directions are not multiplied with the matrix, so this
-    takes little time. ``gram_DD`` is E^T E, and ``squares_V`` are the squared norms of the rows.
-    """
-    (n_rows, width), n_directions = embeddings_VD.shape, directions_DK.shape[1]
-    if n_directions <= _COLUMNS:
-        return np.ones(n_directions, dtype=bool)
-    mean_D = embeddings_VD.mean(axis=0)
-    square = float(squares_V.max())
-    # The error of a sum of n terms is at most n units of roundoff times the norms (Higham 2002,
-    # section 3.1).
-    roundoff = _UNIT_ROUNDOFF * (n_rows + 2 * width + 8)
-    distances_V = squares_V - 2 * (embeddings_VD @ mean_D) + mean_D @ mean_D
-    farthest = math.sqrt(max(float(distances_V.max()), 0.0) + 4 * roundoff * square)
-    if not farthest <= _MAX_EXPONENT:
-        return np.ones(n_directions, dtype=bool)
-    means_K = mean_D @ directions_DK
-    squares_K = np.einsum("dk,dk->k", directions_DK, gram_DD @ directions_DK) / n_rows
-    variances_K = np.maximum(squares_K - means_K**2, 0.0)
-    means_2K = np.array([means_K, -means_K])
-    lower_2K = means_2K + np.log1p(variances_K * _phi(-farthest))
-    upper_2K = means_2K + np.log1p(variances_K * _phi(farthest))
-    error = roundoff * (1 + math.sqrt(square) + 4 * square * _phi(farthest))
-    can_2K = (lower_2K <= upper_2K.min() + 2 * error) | (upper_2K >= lower_2K.max() - 2 * error)
-    found: NDArray[np.bool_] = can_2K.any(axis=0)
-    return found
 
 
 def _phi(x: float) -> float:

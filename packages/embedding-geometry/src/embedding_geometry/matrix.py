@@ -17,6 +17,7 @@ from embedding_geometry.isotropy import Isotropy, isotropy
 from embedding_geometry.metrics import Geometry, embedding_geometry, lengths
 from embedding_geometry.rows import ResultRow, row
 from embedding_geometry.spectrum import (
+    gram,
     principal_directions,
     remove_directions,
     subtract_mean,
@@ -114,8 +115,8 @@ def variant_rows(
     """Return isotropy and ``r_bar`` of a matrix after each post-processing; ``read`` gives the
     matrix anew."""
 
-    def rows(task: str, changed_VD: Matrix, directions_DD: Matrix | None = None) -> list[ResultRow]:
-        value = isotropy(changed_VD, variant, directions_DD)
+    def rows(task: str, changed_VD: Matrix, *known: Matrix) -> list[ResultRow]:
+        value = isotropy(changed_VD, variant, *known)
         return [row(task, "isotropy", value), row(task, "r_bar", r_bar_of(changed_VD, sets))]
 
     matrix_VD = read()
@@ -126,8 +127,9 @@ def variant_rows(
     width = matrix_VD.shape[1]
     subtract_mean(matrix_VD, out=matrix_VD)
     # Without its largest components, a matrix has the same directions.
-    directions_DD = principal_directions(matrix_VD)
-    found[CENTERED] = rows(CENTERED, matrix_VD, directions_DD)
+    gram_DD = gram(matrix_VD)
+    directions_DD = principal_directions(matrix_VD, gram_DD)
+    found[CENTERED] = rows(CENTERED, matrix_VD, directions_DD, gram_DD)
     removed = {TOP: top_directions(width), TOP_2: min(2, width)}
     for task in sorted(removed, key=lambda task: removed[task]):
         remove_directions(matrix_VD, directions_DD[:, width - removed[task] :], out=matrix_VD)
