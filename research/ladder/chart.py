@@ -6,7 +6,7 @@ With RESULTS, the folder of results of the study's own runs, it first writes ``c
 optimizer and each bin of tokens by their count in the training text, the mean over seeds of
 log(p / f). There p is the probability that the model gives the bin on the held-out text, and f the
 bin's share of the training text. ``k`` is (1 - beta2) / (q B), with q the frequency of a token in
-the middle of the bin, and B the tokens of a batch.
+the middle of the bin, and B the tokens of a batch. ``distance`` is from Adam's fixed point at k.
 """
 
 import csv
@@ -42,14 +42,21 @@ LABELS = {"adamw": "Adam", "adam_mini": "Adam-mini", "coupled_adam": "Coupled Ad
 COLORS = dict(zip(LABELS, ("#0072B2", "#E69F00", "#009E73"), strict=True))
 MARKERS = dict(zip(LABELS, "osD", strict=True))
 SEEDS = 3
-LEAST = 200
-"""Bins with fewer held-out tokens are not drawn: their log(p / f) is noise of the held-out text."""
+LEAST = 500
+"""Bins with fewer held-out tokens are left out: their log(p / f) is noise of the held-out text."""
+PAPER = "adamw_f0.1"
+"""The arm that the losses are compared with."""
 
 
 def cells() -> dict[str, Cell]:
     """Return the cells of the study, by id."""
     with tempfile.TemporaryDirectory() as folder:
         return dict(read_recorded(unpack("ladder", Path(folder))).plan.cells)
+
+
+def fixed_point(k: float) -> float:
+    """Return log(p / f) of a row at Adam's fixed point (Kar 2026, arXiv 2609.37535)."""
+    return math.log(k / 2) - math.log(math.expm1(k / 2))
 
 
 def log_ratios(cell: Cell, results: Path) -> list[tuple[float, float, int]]:
@@ -65,7 +72,7 @@ def log_ratios(cell: Cell, results: Path) -> list[tuple[float, float, int]]:
     for (count, chosen_V), log_ratio in bins:
         tokens = int(held_out_V[chosen_V].sum())
         share = training_V[chosen_V].sum() / training_V.sum()
-        if share > 0 and log_ratio is not None:
+        if share > 0 and tokens >= LEAST:
             # The program has the ratio to the held-out frequency, which is the same for all arms.
             of_text = math.log(share) - math.log(tokens / len(held_out))
             found.append((count, log_ratio - of_text, tokens))
@@ -83,10 +90,13 @@ def write_curve(results: Path) -> None:
             found[cell.optimizer.key, count, k, tokens].append(log_ratio)
     with (HERE / "curve.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["optimizer", "count", "k", "held_out_tokens", "log_ratio"])
+        writer.writerow(["optimizer", "count", "k", "held_out_tokens", "log_ratio", "distance"])
         for (optimizer, count, k, tokens), ratios in found.items():
             mean = statistics.mean(ratios)
-            writer.writerow([optimizer, f"{count:.6g}", f"{k:.6g}", tokens, f"{mean:.6g}"])
+            numbers = [
+                f"{number:.6g}" for number in (count, k, tokens, mean, mean - fixed_point(k))
+            ]
+            writer.writerow([optimizer, *numbers])
 
 
 def arms() -> dict[str, tuple[str, float]]:
@@ -98,27 +108,25 @@ def arms() -> dict[str, tuple[str, float]]:
 
 
 def draw_loss(axes: Axes, of_key: dict[str, tuple[str, float]]) -> None:
-    """Draw the loss against the steps that the second moment remembers."""
+    """Draw the loss, paired by seed, against the steps that the second moment remembers."""
     lines = lines_of("ladder/results.csv")
+    place = {"task": "test", "metric": "loss", "reference": PAPER}
     for name, label in LABELS.items():
         points = []
         for key, (own, beta2) in of_key.items():
             if own == name:
-                place = {"optimizer": key, "task": "test", "metric": "loss"}
-                mean = of_seeds(lines, place, SEEDS)
-                points.append((1 / (1 - beta2), mean["mean"], mean["low"], mean["high"]))
-        memory, loss, low, high = map(np.array, zip(*sorted(points), strict=True))
+                gap = {"difference": 0.0, "low": 0.0, "high": 0.0}
+                if key != PAPER:
+                    gap = of_seeds(lines, place | {"optimizer": key}, SEEDS)
+                points.append((1 / (1 - beta2), gap["difference"], gap["low"], gap["high"]))
+        memory, gaps, low, high = map(np.array, zip(*sorted(points), strict=True))
         style: dict[str, Any] = {"color": COLORS[name], "marker": MARKERS[name], "markersize": 4}
-        axes.errorbar(memory, loss, [loss - low, high - loss], capsize=3, label=label, **style)
+        axes.errorbar(memory, gaps, [gaps - low, high - gaps], capsize=3, label=label, **style)
+    axes.axhline(0, color="0.4", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_xlabel("memory of the second moment, 1 / (1 - beta2), in steps")
-    axes.set_ylabel("held-out loss")
-    axes.legend(frameon=False)
-
-
-def fixed_point(k: float) -> float:
-    """Return log(p / f) of a row at Adam's fixed point (Kar 2026, arXiv 2609.37535)."""
-    return math.log(k / 2) - math.log(math.expm1(k / 2))
+    axes.set_ylabel("loss minus that of Adam with beta2 = 0.95")
+    axes.legend(frameon=False, loc="center right")
 
 
 def draw_calibration(axes: Axes, of_key: dict[str, tuple[str, float]]) -> None:
@@ -128,17 +136,18 @@ def draw_calibration(axes: Axes, of_key: dict[str, tuple[str, float]]) -> None:
         points = [
             (float(line["k"]), float(line["log_ratio"]))
             for line in lines
-            if of_key[line["optimizer"]][0] == name and int(line["held_out_tokens"]) >= LEAST
+            if of_key[line["optimizer"]][0] == name
         ]
         k, ratio = zip(*points, strict=True)
         axes.plot(k, ratio, MARKERS[name], color=COLORS[name], markersize=3, alpha=0.7, label=label)
-    k_N = np.geomspace(1e-4, 10, 100)
+    k_N = np.geomspace(1e-4, 5, 100)
     theory = [fixed_point(k) for k in k_N]
-    axes.plot(k_N, theory, color="0.3", linewidth=1, label="Adam's fixed point (Kar)")
+    axes.plot(k_N, theory, color="0.3", linewidth=1, label="fixed point of Adam")
     axes.set_xscale("log")
-    axes.set_xlabel("k: what is forgotten between two visits")
-    axes.set_ylabel("log (p / f)")
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_xlim(1e-4, 5)
+    axes.set_xlabel("k, what is forgotten between two visits")
+    axes.set_ylabel("log (p / f) of tokens of one frequency")
+    axes.legend(frameon=False, loc="lower left")
 
 
 def main() -> None:
