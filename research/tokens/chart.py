@@ -77,7 +77,7 @@ def main() -> None:
     axes.set_xscale("log")
     axes.set_xlabel("half-life of Adam's second moment, in tokens")
     axes.set_ylabel("loss of Coupled Adam minus Adam's")
-    axes.legend(loc="center right", frameon=False)
+    axes.legend(loc="lower right", frameon=False)
     (HERE / "figures").mkdir(exist_ok=True)
     figure.savefig(HERE / "figures" / "memory.svg", metadata={"Date": None})
 
