@@ -41,7 +41,7 @@ settings.load_profile("same-draws")
 
 ROOT = Path(__file__).parent.parent
 PREFIX = "coupled-adam-bench-"
-"""With the process of a run of tests it begins the name of the folder of that run."""
+"""The name of the folder of a run of tests begins with it and the run's process."""
 # Whole studies come first, so that no worker waits for the other one's last study: those on SLURM,
 # which begin with the finished study, beside those that have a study of their own for all of their
 # tests. Then come the largest groups.

@@ -1,4 +1,4 @@
-"""Where the data of tasks lie: on the hub, in its mirror, or beside the generated language."""
+"""Finds the data of tasks: on the hub, in its mirror, or beside the generated language."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
