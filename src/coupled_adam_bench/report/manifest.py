@@ -23,6 +23,7 @@ from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.preregistration_record import read_record
 
 _HASHED = ("*.csv", "tables/*", "figures/*", "report/*")
+_EXTRAS_OF_A_RUN = ("train", "pipeline")
 _SEAL = "seal"
 """The key of the manifest's own checksum; ``sha256`` has those of the files."""
 STATISTICS = "statistics"
@@ -30,8 +31,8 @@ STATISTICS = "statistics"
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed requirements of this package, development
-    tools left out."""
+    """Return the versions of Python and of the installed requirements of a run, the tools of a
+    developer left out."""
     versions = {"python": platform.python_version()}
     for requirement in [
         "coupled-adam-bench",
@@ -39,7 +40,8 @@ def _versions() -> dict[str, str]:
     ]:
         match = re.match(r"[A-Za-z0-9._-]+", requirement)
         assert match is not None
-        if "extra == 'dev'" not in requirement.replace('"', "'"):
+        extra = re.search(r"extra == ['\"](\w+)", requirement)
+        if extra is None or extra[1] in _EXTRAS_OF_A_RUN:
             try:
                 versions[match[0]] = importlib.metadata.version(match[0])
             except importlib.metadata.PackageNotFoundError:
