@@ -12,7 +12,7 @@ from coupled_adam_bench.study.config.optimizers.base import BetaSettings
 from coupled_adam_bench.study.preregistration import read_stated
 
 RESEARCH = Path(__file__).parents[3] / "research"
-STUDIES = ("memory", "tokens")
+STUDIES = ("fresh", "ladder", "memory", "tokens")
 Arms = dict[str, dict[str, Any]]
 """The settings of a table's optimizers by key."""
 
