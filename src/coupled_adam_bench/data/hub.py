@@ -2,131 +2,29 @@
 hub's library."""
 
 import errno
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from coupled_adam_bench.data.documents import kind_of
+from coupled_adam_bench.data.patience import (
+    HubAwayError,
+    PlaceError,
+    causes_of,
+    patiently,
+    status_of,
+)
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, sha256_file
 from coupled_adam_bench.study.inputs import PACKINGS
 from coupled_adam_bench.study.presets import Place
-from embedding_geometry.transport import bounded, check_address
 
 FORMATS = (".parquet", ".jsonl", ".json", ".ndjson", ".txt")
 """Endings of the files of a dataset that can be read, plain or packed."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors that mean a full disk, an exceeded quota and a limit on the size of files."""
-
-Result = TypeVar("Result")
-
-
-class PlaceError(ValueError):
-    """Says why a place cannot serve a dataset, and what to set for a corpus; ``problem`` is the
-    first alone."""
-
-    def __init__(self, problem: str, advice: str) -> None:
-        super().__init__(f"{problem}; {advice}")
-        self.problem = problem
-
-
-class HubAwayError(ValueError):
-    """Says that the hub could not be reached for as long as a job waits."""
-
-
-def patiently(what: str, minutes: float, call: Callable[[], Result], most_bytes: int = 0) -> Result:
-    """Return what ``call`` returns, and call it again after each error that passes; say so on
-    stderr.
-
-    These are broken and stalled connections, HTTP 408, 425, 429 and 5xx. Raises ``HubAwayError``
-    after ``minutes`` of them, and at once if the name of the server is not known. Errors that do
-    not pass go through, such as that of a file of more than ``most_bytes``.
-    """
-    from huggingface_hub import constants
-    from tenacity import (
-        RetryCallState,
-        Retrying,
-        retry_if_exception,
-        stop_after_delay,
-        wait_exponential,
-    )
-
-    def say_so(state: RetryCallState) -> None:
-        assert state.outcome is not None
-        say(
-            f"{what}: {_in_short(state.outcome.exception())}; trying again in"
-            f" {state.upcoming_sleep:.0f} s"
-        )
-
-    def bounded_call() -> Result:
-        with bounded(minutes, most_bytes):
-            return call()
-
-    check_address(constants.ENDPOINT)
-    retrying = Retrying(
-        retry=retry_if_exception(_passes),
-        wait=wait_exponential(max=300),
-        stop=stop_after_delay(60 * minutes),
-        before_sleep=say_so,
-        reraise=True,
-    )
-    try:
-        return retrying(bounded_call)
-    except Exception as error:
-        # The library wraps what the socket said, so its causes are looked through.
-        if any(isinstance(cause, socket.gaierror) for cause in _causes(error)):
-            given_up = "the name of the server is not known here"
-        elif _passes(error):
-            given_up = f"gave up after {minutes:g} minutes (execution.hub_minutes)"
-        else:
-            raise
-        raise HubAwayError(
-            f"{what}: {_in_short(error)}; {given_up}. What is finished is kept: run again, connect"
-            " this machine, or download all on one that is connected (docs/data.md)"
-        ) from error
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that led to it."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _status(error: BaseException | None) -> int | None:
-    """Return the HTTP status that an error of the hub's library carries, or None."""
-    statuses = (
-        getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error)
-    )
-    return next((status for status in statuses if status is not None), None)
-
-
-def _in_short(error: BaseException | None) -> str:
-    status = _status(error)
-    return f"{type(error).__name__}: {error}" if status is None else f"HTTP {status}"
-
-
-def _passes(error: BaseException) -> bool:
-    """Tell whether it helps to wait."""
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    causes = list(_causes(error))
-    if any(
-        isinstance(cause, PlaceError | OfflineModeIsEnabled | socket.gaierror) for cause in causes
-    ):
-        return False
-    if (status := _status(error)) is not None:
-        return status in (408, 425, 429) or status >= 500
-    # The library uses httpx or requests, depending on its version, and raises RuntimeError where
-    # hf_xet has failed.
-    names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
-    return bool(
-        names
-        & {"ConnectionError", "TimeoutError", "TransportError", "RequestException", "RuntimeError"}
-    )
 
 
 @contextmanager
@@ -143,8 +41,8 @@ def _said_of(place: Place) -> Iterator[None]:
         # A full disk is no fault of the dataset, and has an advice of its own further up.
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise
-        where, status = name_of(place), _status(error)
-        kinds = {type(cause) for cause in _causes(error)}
+        where, status = name_of(place), status_of(error)
+        kinds = {type(cause) for cause in causes_of(error)}
         if errors.OfflineModeIsEnabled in kinds:
             raise ValueError(
                 f"{where} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub;"

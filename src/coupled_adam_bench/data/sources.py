@@ -16,12 +16,12 @@ from coupled_adam_bench.data.documents import RowError, file_documents
 from coupled_adam_bench.data.hub import (
     HubFile,
     Listing,
-    PlaceError,
     damage,
     download,
     list_place,
     listing_from_json,
 )
+from coupled_adam_bench.data.patience import PlaceError
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, read_sealed, write_sealed
 from coupled_adam_bench.study.config import FilesSource, HubSource, Study

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from coupled_adam_bench.data.hub import patiently
+from coupled_adam_bench.data.patience import patiently
 from coupled_adam_bench.store.files import digest, read_json, write_json, write_text
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.inputs import (

@@ -15,7 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from coupled_adam_bench.data.documents import RowError, file_documents, text_bytes
-from coupled_adam_bench.data.hub import Listing, PlaceError, download, list_place
+from coupled_adam_bench.data.hub import Listing, download, list_place
+from coupled_adam_bench.data.patience import PlaceError
 from coupled_adam_bench.data.sources import corpus_folder, open_corpus
 from coupled_adam_bench.data.tokenizers import GPT2_BYTES, download_gpt2, mirrored_gpt2, read_gpt2
 from coupled_adam_bench.evaluation.settings import downstream_of

@@ -13,7 +13,8 @@ import pytest
 from forks import python
 from hub_server import Fault, Here, HubServer, four_files
 
-from coupled_adam_bench.data.hub import PlaceError, _check_file
+from coupled_adam_bench.data.hub import _check_file
+from coupled_adam_bench.data.patience import PlaceError
 from coupled_adam_bench.study.presets import Place
 
 LIST, FILE = "org/set$", "/store/"
