@@ -267,26 +267,30 @@ def planned_work(
     """Return what this run is going to do, for the logger `study`, given rule and wildcards of each
     planned job."""
     parts_of = trained_parts(jobs)
-    parts = [part for rule, wildcards in planned for part in parts_of(rule, wildcards)]
+    planned_parts = [part for rule, wildcards in planned for part in parts_of(rule, wildcards)]
+    # A job of several cells may find some of them trained.
+    finished = {part.record for part in planned_parts if part.record.exists()}
+
+    def left_of(rule: str, wildcards: Mapping[str, str]) -> list[Part]:
+        return [part for part in parts_of(rule, wildcards) if part.record not in finished]
+
     now: dict[Kind, Mapping[str, Cell]] = {
         "cell": jobs.chosen().cells,
         "candidate": jobs.plan.tuning_cells,
     }
     total: Counter[Kind] = Counter()
     trained: Counter[Kind] = Counter()
-    # A cell that this run trains again counts once it has.
-    again = {part.record for part in parts}
     for kind, cells in now.items():
         records = {paths.RunFiles(paths.run_dir(cell.id)).record for cell in cells.values()}
         total[kind] = len(cells)
-        trained[kind] = sum(record.exists() for record in records - again)
+        trained[kind] = sum(record.exists() for record in records)
     return Workflow(
         study=jobs.plan.name,
         total=total,
         trained=trained,
         n_jobs=len(planned),
-        flops=sum(part.flops for part in parts),
+        flops=sum(part.flops for part in planned_parts if part.record not in finished),
         logs=jobs.study_dir / "logs",
         full_log=full_log,
-        parts=parts_of,
+        parts=left_of,
     )

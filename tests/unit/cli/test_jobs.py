@@ -11,6 +11,7 @@ import pytest
 from coupled_adam_bench.cli import start
 from coupled_adam_bench.cli.jobs import Jobs, switch
 from coupled_adam_bench.cli.resources import JobResources
+from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 
@@ -37,6 +38,24 @@ def test_each_cell_is_trained_and_evaluated_by_one_job(jobs):
     assert [cell for of_job in jobs.evaluation.values() for cell in of_job] == cells
     assert jobs.ids(cells) == cells
     assert set(jobs.markers_of(cells)) == {jobs.trained(job) for job in jobs.training}
+
+
+def test_cells_that_a_job_finds_trained_count_from_the_start(tiny_study, tmp_path, monkeypatch):
+    """A job of several cells is planned as long as one of them is not trained."""
+    monkeypatch.chdir(tmp_path)
+    plan = make_plan(parse_study(tiny_study(execution={"train_cells_per_job": 2})))
+    jobs = Jobs(plan)
+    first, second, *_ = cells = list(plan.cells.values())
+    record = paths.RunFiles(paths.run_dir(first.id)).record
+    record.parent.mkdir(parents=True)
+    record.touch()
+    planned = [("train_cells", {"job": job}) for job in jobs.training]
+    workflow = start.planned_work(jobs, planned, "")
+    assert workflow.trained["cell"] == 1
+    assert workflow.total["cell"] == len(cells)
+    assert workflow.flops == sum(cell.flops for cell in cells) - first.flops
+    (part,) = workflow.parts(*planned[0])
+    assert part.record == paths.RunFiles(paths.run_dir(second.id)).record
 
 
 def run_killed(jobs, wildcards, tmp_path, ends: list[str]) -> None:
