@@ -27,7 +27,7 @@ from coupled_adam_bench.report.figures.curves import (
 )
 from coupled_adam_bench.report.figures.histories import draw_mean, geometry, training
 from coupled_adam_bench.report.figures.sizes import embeddings, plane, scale
-from coupled_adam_bench.report.figures.style import RC
+from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, panels
 from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
@@ -298,6 +298,18 @@ def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) ->
         assert float(box[1]) / 72 == pytest.approx(inches, abs=0.01), path.name
         highest = 260 if ".column." in path.name else 9 * 72
         assert float(box[2]) <= highest, path.name
+
+
+@pytest.mark.parametrize("settings", [RC, IN_COLUMN], ids=["page", "column"])
+def test_rows_of_many_models_have_room_for_their_labels(settings: dict[str, Any]) -> None:
+    """matplotlib warns where it has none, and then lets panels lie over each other."""
+    with drawing_with(settings):
+        figure, axes = panels(20)
+        for ax in axes:
+            ax.set(title="N = 124M", xlabel="D (tokens)", ylabel="L")
+        figure.draw_without_rendering()
+        heights = [ax.get_window_extent().height / figure.dpi for ax in axes]
+    assert min(heights) > 0.15
 
 
 def test_one_number_of_tokens_is_drawn_as_bars_by_optimizer(
