@@ -138,7 +138,7 @@ class _Bounds:
         self.square = float(squares_V.max())
         # The error of a sum of n terms is at most n units of roundoff times the norms (Higham 2002,
         # section 3.1).
-        self.roundoff = _UNIT_ROUNDOFF * (n_rows + 2 * width + 8)
+        self.roundoff: float = _UNIT_ROUNDOFF * (n_rows + 2 * width + 8)
         mean_D = embeddings_VD.mean(axis=0)
         self.means_K = mean_D @ directions_DK
         self.mean_D = mean_D
