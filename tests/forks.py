@@ -45,7 +45,6 @@ LIBRARIES = {
         "datasets",
         "lm_eval.evaluator",
         "lm_eval.tasks",
-        "transformers.models.auto.tokenization_auto",
         "mlflow.store.tracking.sqlalchemy_store",
     ),
     # The hub's own libraries read at their import where it is.

@@ -43,7 +43,7 @@ ONLY_IN = {
     "snakemake": set(),
     "statsmodels": set(),  # an oracle of the tests, whose import takes half a second
     "torch": {"machine", "models", "optim", "training", "evaluation", "tools"},
-    "transformers": {"models", "training", "evaluation", "tools"},
+    "transformers": set(),  # its import takes a second, and reads every file of its models
     "datasets": {"data", "evaluation", "tools"},
     "pyarrow": {"data"},
     "matplotlib": {"report", "tools"},
@@ -164,6 +164,21 @@ def test_training_and_evaluation_start_without_the_pipeline():
         "pandas",
         "matplotlib",
     )
+    assert loaded_by(modules, libraries) == ""
+
+
+def test_lm_eval_is_given_a_model_without_transformers():
+    """lm-eval itself imports it for its own models alone."""
+    modules = ["evaluation.downstream", "evaluation.harness_model"]
+    libraries = ("transformers", "mlflow", "snakemake", "matplotlib", "torch.distributed.tensor")
+    assert loaded_by(modules, libraries) == ""
+
+
+def test_what_the_stages_on_a_cpu_start_with():
+    """The stage `embeddings` needs no torch, and no other stage what only training does."""
+    assert loaded_by(["evaluation.stage", "evaluation.embedding_geometry"], HEAVY) == ""
+    modules = ["evaluation.stage", "evaluation.held_out_loss", "models.export"]
+    libraries = ("torch.distributed.tensor", "torch._dynamo", "sympy", "transformers", "pandas")
     assert loaded_by(modules, libraries) == ""
 
 

@@ -44,17 +44,25 @@ Merges = list[tuple[str, str]]
 bytes."""
 
 
+def load_saved(folder: Path) -> tuple[Tokenizer, int]:
+    """Return a tokenizer saved by :func:`save_tokenizer` and the id of its end-of-text token.
+
+    It encodes as transformers' ``AutoTokenizer`` does, whose import takes a second.
+    """
+    tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+    eot_id = tokenizer.token_to_id(read_json(folder / TOKENIZER_CONFIG)["eos_token"])
+    assert eot_id is not None
+    return tokenizer, eot_id
+
+
 class Encoder:
     """Encodes text with a saved tokenizer; special tokens that stand in a text are encoded as plain
     text."""
 
     def __init__(self, folder: Path) -> None:
-        self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+        self._tokenizer, self.eot_id = load_saved(folder)
         self._tokenizer.encode_special_tokens = True
         self.n_vocab = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-        eot_id = self._tokenizer.token_to_id(read_json(folder / TOKENIZER_CONFIG)["eos_token"])
-        assert eot_id is not None
-        self.eot_id = eot_id
 
     def encode(self, text: str) -> TokenIds:
         """Return the token ids of a text, without end-of-text, shape (n_tokens,).

@@ -72,8 +72,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         tokens: KnownTokens = {}
 
         def evaluate(cell: Cell, model: Path) -> Evaluation:
-            with rarely_collected():  # the first model imports transformers' tokenizers
-                lm = HarnessModel(model, study, device, tokens)
+            lm = HarnessModel(model, study, device, tokens)
             scored = run_tasks(
                 loaded, lm, settings.downstream_of(study).limit, f" of cell {cell.id}"
             )
@@ -375,7 +374,5 @@ def _quiet() -> None:
     os.environ["DISABLE_MULTIPROC"] = "1"  # else lm-eval forks for its bootstrap
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     import datasets
-    import transformers
 
     datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()

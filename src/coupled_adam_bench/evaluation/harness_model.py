@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import has_bos_prefix
-from transformers import AutoTokenizer
 
+from coupled_adam_bench.data.tokenizers import load_saved
 from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest
 from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.models.export import load_model
@@ -87,7 +87,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.max_length = study.training.seq_len
-        self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        self._tokenizer, self._eot_id = load_saved(folder)
         self._folder, self._device, self._rehearsal = folder, device, rehearsal
         self._tokens = {} if tokens is None else tokens
         self._max_tokens = study.execution.evaluation_batch_sequences * self.max_length
@@ -98,24 +98,23 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
     @property
     def eot_token_id(self) -> int:
         """The token that ends a document."""
-        return int(self.tokenizer.eos_token_id)
+        return self._eot_id
 
     @property
     def prefix_token_id(self) -> int:
         """The token before a text that has no context."""
-        bos = self.tokenizer.bos_token_id
-        return self.eot_token_id if bos is None else int(bos)
+        return self._eot_id  # our tokenizers have no other token of a beginning
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
     ) -> list[int]:
         """Return the tokens of a text, without a second token of its beginning where it has one."""
-        if add_special_tokens is None and has_bos_prefix(
-            string, self.tokenizer.decode(self.prefix_token_id)
-        ):
-            add_special_tokens = False
-        given = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
-        encoded: list[int] = self.tokenizer.encode(string, **given)
+        if add_special_tokens is None:
+            begin = self._tokenizer.decode([self.prefix_token_id], skip_special_tokens=False)
+            add_special_tokens = not has_bos_prefix(string, begin)
+        encoded: list[int] = self._tokenizer.encode(
+            string, add_special_tokens=add_special_tokens
+        ).ids
         return encoded
 
     def _loglikelihood_tokens(self, requests: list[Any], **_: Any) -> list[Any]:

@@ -4,6 +4,7 @@ them for real."""
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,8 @@ from coupled_adam_bench.cli import start
 from coupled_adam_bench.cli.jobs import Jobs, switch
 from coupled_adam_bench.cli.resources import JobResources
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.config.reading import read_study_file
 from coupled_adam_bench.study.plan import make_plan
 
 
@@ -56,6 +58,18 @@ def test_cells_that_a_job_finds_trained_count_from_the_start(tiny_study, tmp_pat
     assert workflow.flops == sum(cell.flops for cell in cells) - first.flops
     (part,) = workflow.parts(*planned[0])
     assert part.record == paths.RunFiles(paths.run_dir(second.id)).record
+
+
+CONFIG = Path(__file__).parents[3] / "workflow" / "config"
+
+
+@pytest.mark.parametrize("name", ["demo", "optimizers", "averaging", "tuned", "submission"])
+def test_no_evaluations_start_for_a_few_cells(name, monkeypatch):
+    """A last batch of two cells would start as many processes as one of eighteen."""
+    monkeypatch.chdir(CONFIG.parents[1])
+    study = parse_any_study(read_study_file(CONFIG / f"{name}.yaml"))
+    sizes = [len(cells) for cells in Jobs(make_plan(study, [CONFIG])).evaluation.values()]
+    assert min(sizes) >= max(sizes) / 2
 
 
 def run_killed(jobs, wildcards, tmp_path, ends: list[str]) -> None:

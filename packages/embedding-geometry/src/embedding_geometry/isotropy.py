@@ -22,6 +22,16 @@ _MAX_EXPONENT = 600.0
 """Exponent up to which neither exp(x) nor exp(-x), nor a sum of them, leaves the range of
 float64."""
 _UNIT_ROUNDOFF = 2.0**-53
+_UNIT_ROUNDOFF_FLOAT32 = 2.0**-24
+_MAX_EXPONENT_FLOAT32 = 80.0
+"""Exponent up to which neither exp(x) nor exp(-x) leaves the range of float32."""
+_EXP_FLOAT32 = 2.0**-20
+"""Bound of the relative error of exp and its inverse in float32: three times the 2.52 units in the
+last place that NumPy states for exp."""
+_COLUMNS_FLOAT32, _ROWS_FLOAT32 = 96, 2048  # these blocks stay in the cache
+_FEW = 16
+"""Directions that are multiplied in float64 at once: a product of few takes as long as reading the
+matrix."""
 TRIMMED = 0.001
 """The share of rows that the trimmed isotropy leaves out, rounded up: 51 rows of GPT-2's 50,304; a
 choice of ours."""
@@ -101,23 +111,24 @@ def isotropy_both_signs(
     if np.any(np.isnan(directions_DK)):
         return math.nan
     bounds = _Bounds(embeddings_VD, directions_DK, gram_DD)
-    smallest, largest = math.inf, -math.inf
-    possible_K = bounds.possible(np.arange(directions_DK.shape[1]), smallest, largest)
-    while len(possible_K) > 0:
-        log_z_2K = bounds.multiply(possible_K[:_COLUMNS])
-        smallest = min(smallest, float(log_z_2K.min()))
-        largest = max(largest, float(log_z_2K.max()))
-        possible_K = bounds.possible(possible_K[_COLUMNS:], smallest, largest)
-    return math.exp(smallest - largest)
+    extremes_K = bounds.extremes()
+    log_z = []
+    for start in range(0, len(extremes_K), _COLUMNS):
+        log_z.append(bounds.multiply(extremes_K[start : start + _COLUMNS]))
+    log_z_2K = np.concatenate(log_z, axis=1)
+    return math.exp(float(log_z_2K.min()) - float(log_z_2K.max()))
 
 
 class _Bounds:
-    """Bounds of log Z of the directions that the matrix has not been multiplied with.
+    """Bounds of log Z, by which few directions are left that can have its minimum or its maximum.
 
     A projection is the mean m plus y. Across the directions that have been multiplied, the farthest
     row has a distance d from the mean row, and |y| is at most d. As phi(y) = (exp(y) - 1 - y) / y^2
     increases, log (Z / V) lies between m + log(1 + var phi(-d)) and m + log(1 + var phi(d)). Mean
     and variance follow from the mean row and E^T E, and each multiplied direction makes d smaller.
+
+    Products in float32 take half the time. They leave a narrow interval for log Z, and whichever
+    direction can then be an extreme is multiplied in float64.
     """
 
     def __init__(self, embeddings_VD: Array, directions_DK: Array, gram_DD: Array | None) -> None:
@@ -127,16 +138,106 @@ class _Bounds:
         self.square = float(squares_V.max())
         # The error of a sum of n terms is at most n units of roundoff times the norms (Higham 2002,
         # section 3.1).
-        self.roundoff = _UNIT_ROUNDOFF * (n_rows + 2 * width + 8)
+        self.roundoff: float = _UNIT_ROUNDOFF * (n_rows + 2 * width + 8)
         mean_D = embeddings_VD.mean(axis=0)
         self.means_K = mean_D @ directions_DK
+        self.mean_D = mean_D
         self.distances_V = squares_V - 2 * (embeddings_VD @ mean_D) + mean_D @ mean_D
+        # The products and squares that are subtracted add up their errors over the directions.
+        self.slack = 4 * width * self.roundoff * self.square
         self.variances_K = None
+        self.distance = self.farthest()
         # So few directions are multiplied at once, and need no bounds.
         if directions_DK.shape[1] > _COLUMNS:
             gram_DD = gram(embeddings_VD) if gram_DD is None else gram_DD
             squares_K = np.einsum("dk,dk->k", directions_DK, gram_DD @ directions_DK) / n_rows
             self.variances_K = np.maximum(squares_K - self.means_K**2, 0.0)
+
+    def extremes(self) -> NDArray[np.intp]:
+        """Return the directions that can have the smallest or the largest log Z, by intervals."""
+        left_K = np.arange(self.directions_DK.shape[1])
+        if self.variances_K is None:
+            return left_K
+        # No log Z is the smallest that is above an upper bound of another one.
+        smallest, largest = math.inf, -math.inf
+        tried, lower, upper = [], [], []
+        left_K = self.possible(left_K, smallest, largest)
+        while len(left_K) > _FEW:
+            block_K = left_K[:_COLUMNS_FLOAT32]
+            lower_2K, upper_2K = self.enclose(block_K)
+            tried.append(block_K)
+            lower.append(lower_2K.min(axis=0))
+            upper.append(upper_2K.max(axis=0))
+            smallest = min(smallest, float(upper_2K.min()))
+            largest = max(largest, float(lower_2K.max()))
+            left_K = self.possible(left_K[len(block_K) :], smallest, largest)
+        if not tried:
+            return left_K
+        can_K = (np.concatenate(lower) <= smallest) | (np.concatenate(upper) >= largest)
+        return np.concatenate([np.concatenate(tried)[can_K], left_K])
+
+    def enclose(self, block_K: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Return a lower and an upper bound of log Z (2, K) of a block of directions, by products
+        in float32.
+
+        A block is multiplied once. Products in float32 give the sum of exp(y) - 1 - y - y^2 / 2
+        alone, since the sums of y and y^2 are known. If y is wrong by at most e, a term is wrong by
+        at most e (exp(y) - 1 - y) + e^2 / 2 exp(e) (exp(y) + exp(-y)), by Taylor's formula. What
+        exp would take out of the range of float32 is multiplied in float64.
+        """
+        assert self.variances_K is not None
+        n_rows, width = self.embeddings_VD.shape
+        farthest = self.farthest()
+        if not farthest <= _MAX_EXPONENT_FLOAT32:
+            log_z_2K = self.multiply(block_K)
+            return log_z_2K, log_z_2K
+        directions_DK = self.directions_DK[:, block_K].astype(np.float32)
+        rows_RD = np.empty((min(_ROWS_FLOAT32, n_rows), width), dtype=np.float32)
+        sum_K, squares_K, z_K, inverse_K = np.zeros((4, len(block_K)))
+        # The sums over the rows are taken in float64, block by block.
+        for start in range(0, n_rows, _ROWS_FLOAT32):
+            rows = slice(start, start + _ROWS_FLOAT32)
+            block_RD = self.embeddings_VD[rows]
+            centered_RD = np.subtract(
+                block_RD, self.mean_D, out=rows_RD[: len(block_RD)], casting="same_kind"
+            )
+            y_RK = centered_RD @ directions_DK
+            square_RK = y_RK * y_RK
+            self.distances_V[rows] -= square_RK.sum(axis=1)
+            squares_K += square_RK.sum(axis=0, dtype=np.float64)
+            sum_K += y_RK.sum(axis=0, dtype=np.float64)
+            z_RK = np.exp(y_RK, out=y_RK)
+            z_K += z_RK.sum(axis=0, dtype=np.float64)
+            inverse_K += np.reciprocal(z_RK, out=z_RK).sum(axis=0, dtype=np.float64)
+
+        # A product of n terms is wrong by at most n units of roundoff, and a few for its factors.
+        wrong = (width + 8) * _UNIT_ROUNDOFF_FLOAT32 * self.distance
+        n_columns = len(block_K)
+        self.slack += 2 * self.distance * math.sqrt(n_columns) * wrong + n_columns * wrong**2
+        self.slack += (n_columns + 2) * _UNIT_ROUNDOFF_FLOAT32 * (self.distance + wrong) ** 2
+        lower, upper = [], []
+        for sign, sums_K in ((1, z_K), (-1, inverse_K)):
+            first_K = sums_K - n_rows - sign * sum_K
+            terms_K = n_rows + n_rows * self.variances_K[block_K] / 2 + first_K - squares_K / 2
+            error_K = wrong * np.abs(first_K) + wrong**2 * math.exp(wrong) * (z_K + inverse_K)
+            error_K += _EXP_FLOAT32 * sums_K + 4 * _UNIT_ROUNDOFF_FLOAT32 * squares_K
+            mean_K = sign * self.means_K[block_K]
+            with np.errstate(divide="ignore"):
+                lower.append(mean_K + np.log(np.maximum(terms_K - error_K, 0.0)))
+            upper.append(mean_K + np.log(terms_K + error_K))
+        error = self.error(farthest)
+        return np.array(lower) - error, np.array(upper) + error
+
+    def farthest(self) -> float:
+        """Return a bound of the distance of any row from the mean row, across the directions that
+        are left."""
+        return math.sqrt(max(float(self.distances_V.max()), 0.0) + self.slack)
+
+    def error(self, farthest: float) -> float:
+        """Return the error of a bound of log Z by the roundoff of float64, for a distance of the
+        farthest row."""
+        error = 1 + math.log(len(self.embeddings_VD)) + math.sqrt(self.square)
+        return 2 * self.roundoff * (error + 4 * self.square * _phi(farthest))
 
     def multiply(self, block_K: NDArray[np.intp]) -> Array:
         """Return log Z (2, K) of a block of directions for both signs, by their products with the
@@ -161,17 +262,14 @@ class _Bounds:
         the likeliest first."""
         if self.variances_K is None or len(left_K) == 0:
             return left_K
-        n_rows, width = self.embeddings_VD.shape
-        # The products and squares that are subtracted add up their errors over the directions.
-        slack = 4 * width * self.roundoff * self.square
-        farthest = math.sqrt(max(float(self.distances_V.max()), 0.0) + slack)
+        n_rows = len(self.embeddings_VD)
+        farthest = self.farthest()
         if not farthest <= _MAX_EXPONENT:
             return left_K
         means_K, variances_K = np.abs(self.means_K[left_K]), self.variances_K[left_K]
         below_K = math.log(n_rows) + np.log1p(variances_K * _phi(-farthest))
         above_K = math.log(n_rows) + np.log1p(variances_K * _phi(farthest))
-        error = 1 + math.log(n_rows) + math.sqrt(self.square) + 4 * self.square * _phi(farthest)
-        error *= 2 * self.roundoff
+        error = self.error(farthest)
         # The sign with the smaller Z has its mean below 0, and that with the larger one above 0.
         lower_K, upper_K = below_K - means_K, above_K + means_K
         smallest = min(smallest, float((above_K - means_K).min()))
