@@ -60,10 +60,11 @@ LIBRARIES = {
         "coupled_adam_bench.results.groups",
         "coupled_adam_bench.training.checks",
     ),
-    # With torch's compiler as the first cell of a training loads it.
+    # With torch's compiler as the first cell of a training loads it, and the optimizers of others.
     "training": (
         "torch._dynamo",
         "torch._inductor.config",
+        "pytorch_optimizer",
         "coupled_adam_bench.training.jobs",
         "coupled_adam_bench.cli",
     ),

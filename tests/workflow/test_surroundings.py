@@ -219,7 +219,7 @@ def test_own_files_with_names_of_python_s_modules(tmp_path, tiny_study):
     settings["grid"][0] |= {"table": None, "optimizers": [own], "seeds": [1]}
     metric = {"name": "n", "path": "own_metric.measure", "symbol": "n", "higher_is_better": True}
     settings["evaluation"]["metrics"] = [metric]
-    settings["execution"] |= {"train_processes": 2, "data_threads": 2}
+    settings["execution"] |= {"train_processes": 2, "data_threads": 2, "track_seconds": None}
     write(tmp_path, settings)
     # Whole starts: where Python looks for modules is decided before any of our code.
     stages = [
