@@ -33,10 +33,10 @@ demo: $(STAMP)  ## Run the demo study: minutes on 2 CPU cores, nothing from outs
 
 # One thread per worker: the models of the tests are tiny. With files of bytecode, the many jobs of the tests start sooner.
 TEST = $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true PYTHONDONTWRITEBYTECODE=
-# A worker more than cores: tests also wait, for servers, limits of time and each other.
-PYTEST := python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+# Two workers more than the two cores of small machines: tests also wait, for servers, limits of time and each other.
+PYTEST := python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 
-test: $(DEV_STAMP)  ## Run the tests: each proof once, up to 16 minutes on 2 cores
+test: $(DEV_STAMP)  ## Run the tests: each proof once, about ten minutes on 2 cores
 	$(TEST) $(PYTEST) -m "not nightly"
 
 nightly: $(DEV_STAMP) test-cuda  ## Run all tests on draws of its own, with those that repeat a proof under stress

@@ -44,8 +44,18 @@ PREFIX = "coupled-adam-bench-"
 """The name of the folder of a run of tests begins with it and the run's process."""
 # Whole studies come first, so that no worker waits for the other one's last study: those on SLURM,
 # which begin with the finished study, beside those that have a study of their own for all of their
-# tests. Then come the largest groups.
-FIRST = ("slurm", "workflow", "unit/training", "unit/report", "packages", "unit/tracking")
+# tests. Then come the largest groups, and at the end what is small.
+FIRST = (
+    "slurm",
+    "workflow",
+    "unit/training",
+    "unit/report",
+    "unit/tracking",
+    "packages",
+    "unit/evaluation",
+    "unit/tools",
+    "unit/data",
+)
 
 
 def _fast_place() -> Path:
@@ -103,12 +113,15 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def order(item: pytest.Item) -> tuple[int, bool]:
+    def order(item: pytest.Item) -> tuple[int, bool, bool]:
         path = item.path.relative_to(ROOT).as_posix().removeprefix("tests/")
         number = next(
             (number for number, start in enumerate(FIRST) if path.startswith(start)), len(FIRST)
         )
-        return max(1, number), item.get_closest_marker("xdist_group") is None
+        is_alone = item.get_closest_marker("xdist_group") is None
+        # Whoever needs the finished study waits until it is made.
+        waits = "finished" in getattr(item, "fixturenames", ())
+        return max(1, number), is_alone, is_alone and waits
 
     items.sort(key=order)
     for item in items:

@@ -17,7 +17,9 @@ from typing import IO, Any
 from coupled_adam_bench.store.locks import folder_lock
 
 _PIPELINE = (
+    "scipy.io",
     "scipy.stats",
+    "tenacity",
     "matplotlib.backends.backend_pdf",
     "matplotlib.backends.backend_svg",
     "jinja2",
@@ -42,6 +44,7 @@ LIBRARIES = {
     "pipeline": (
         *_PIPELINE,
         "font_cuts:keep_cuts",
+        "coupled_adam_bench.data.prepare",
         "datasets",
         "lm_eval.evaluator",
         "lm_eval.tasks",
@@ -54,15 +57,20 @@ LIBRARIES = {
         "snakemake.cli:get_argument_parser",
         "smart_open",
         "snakemake.report.html_reporter",
+        "coupled_adam_bench.cli.arguments",
+        "coupled_adam_bench.cli.guard",
+        "coupled_adam_bench.cli.start",
         "coupled_adam_bench.evaluation.settings",
         "coupled_adam_bench.report.figures",
         "coupled_adam_bench.results.groups",
         "coupled_adam_bench.training.checks",
     ),
-    # With torch's compiler as the first cell of a training loads it.
+    # With torch's compiler as the first cell of a training loads it, and the optimizers of others.
     "training": (
         "torch._dynamo",
         "torch._inductor.config",
+        "pytorch_optimizer",
+        "coupled_adam_bench.study.plan",
         "coupled_adam_bench.training.jobs",
         "coupled_adam_bench.cli",
     ),

@@ -6,6 +6,8 @@ CAB_REAL_STARTS=1. Tests of users and paths start commands of their own.
 """
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -87,9 +89,22 @@ def make_tables(folder: Path, study: str = "tiny", *options: str) -> None:
 
     The target ``tables`` makes the whole report, whose figures take longer than all that is before.
     """
-    command = ["report", "--plan", f"results/{study}/plan.json", "--only", "tables", *options]
-    command += ["--templates", str(ROOT / "templates")]
-    made = python("pipeline", ["-m", "coupled_adam_bench", *command], folder, dict(os.environ))
+    command = ["-m", "coupled_adam_bench", "report", "--plan", f"results/{study}/plan.json"]
+    _report_tables([*command, "--templates", str(ROOT / "templates"), *options], folder)
+
+
+def make_planned_tables(folder: Path, *arguments: str) -> None:
+    """Make the tables of a study by the command that the target ``tables`` has for its report, the
+    one job that is left to it."""
+    planned = snakemake(folder, "tables", "-n", *arguments)
+    assert jobs(planned, target="tables") == {"report_of_study": 1}, planned.stdout
+    (command,) = re.findall(r"^Shell command: (.* report .*) > .* 2>&1$", planned.stdout, re.M)
+    _report_tables(shlex.split(command)[1:], folder)
+
+
+def _report_tables(command: list[str], folder: Path) -> None:
+    """Run a command of a report for its tables alone; it must end well."""
+    made = python("pipeline", [*command, "--only", "tables"], folder, dict(os.environ))
     _, errors = made.communicate(SECONDS)
     assert made.returncode == 0, errors
 

@@ -11,7 +11,7 @@ import pytest
 import starts
 import yaml
 from finished import copied
-from starts import finish, make_tables, snakemake
+from starts import finish, make_planned_tables, make_tables, snakemake
 
 from coupled_adam_bench.study.preregistration_record import read_record
 
@@ -58,8 +58,8 @@ def finished(
     """A working folder in which the tables of a study that tunes are made."""
     folder = tmp_path_factory.mktemp("tuning")
     write(folder, tiny_study(), adamw=[0.0001, 0.05], coupled_adam=[0.0001, 0.05])
-    result = snakemake(folder, "tables")
-    assert result.returncode == 0, result.stdout
+    finish(folder, "evaluate")
+    make_planned_tables(folder)
     return folder
 
 
@@ -69,7 +69,7 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 
 
 @TUNING
-def test_one_call_tunes_trains_and_makes_the_table(finished: Path) -> None:
+def test_one_call_tunes_trains_and_evaluates_for_the_table(finished: Path) -> None:
     assert choices(finished) == {
         "adamw": {"learning_rate": 0.05},
         "coupled_adam": {"learning_rate": 0.05},
@@ -93,9 +93,8 @@ def test_one_call_tunes_trains_and_makes_the_table(finished: Path) -> None:
 
 @TUNING
 def test_a_second_start_does_nothing(finished: Path) -> None:
-    assert jobs(finished) == {}
-    result = snakemake(finished, "tables")
-    assert "Nothing to be done" in result.stdout
+    assert jobs(finished) == {"report_of_study": 1}  # of which the tables alone are made
+    assert "Nothing to be done" in finish(finished, "evaluate")
 
 
 @TUNING
@@ -165,9 +164,7 @@ def test_another_grid_tunes_again_and_candidates_that_all_diverge_stop_only_thei
     assert rates.count(0.0001) == 2  # those that were trained before
     assert rates.count(0.04) == 3  # a candidate, and both cells of the row for which one is chosen
     assert rates.count(1e38) == rates.count(2e38) == 1
-    announced = snakemake(copy, "tables", "-n", "--config", "partial=true")
-    assert starts.jobs(announced, target="tables") == {"report_of_study": 1}
-    make_tables(copy, "tiny", "--partial")
+    make_planned_tables(copy, "--config", "partial=true")
     with (copy / "results/tiny/results.csv").open() as file:
         loss = [
             (row["optimizer"], row["value"] == "NaN")

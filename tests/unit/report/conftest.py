@@ -29,7 +29,7 @@ from coupled_adam_bench.records.kept import (
     pack_windows,
 )
 from coupled_adam_bench.records.stored import beside
-from coupled_adam_bench.report import figures
+from coupled_adam_bench.report import figures, make
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.groups import layout_of
@@ -239,6 +239,18 @@ def no_pdf() -> Iterator[None]:
     """Draw figures as SVG alone: for tests of what they show, not of their files."""
     with svg_alone():
         yield
+
+
+@pytest.fixture
+def draw_only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what lets reports have figures of some names alone, which take most of the time."""
+
+    def only(*names: str) -> None:
+        captions = {name: figures.FIGURES[name].caption for name in names}
+        for module in (figures, make):
+            monkeypatch.setattr(module, "figures_of", lambda plan: captions)
+
+    return only
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
 import json
 import math
 import re
+import zlib
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -9,7 +11,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from cycler import cycler
+from fontTools.ttLib import TTFont
 from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.figures import (
@@ -85,6 +89,36 @@ def test_all_figures_in_both_formats_the_same_bytes_again(
     )
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (first / path.name).read_bytes()
+
+
+def test_a_file_takes_one_draw_and_no_other_file_changes_it(
+    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption}
+    )
+    drawn, draw = [], Figure.draw
+
+    def counted(figure: Figure, renderer: Any) -> None:
+        drawn.append(figure)
+        draw(figure, renderer)
+
+    monkeypatch.setattr(Figure, "draw", counted)
+    write_figures(fake.material, tmp_path, ["pdf"])
+    assert len(drawn) == 1
+    written = (tmp_path / "training.pdf").read_bytes()
+    assert written == (fake.study_dir / "figures/training.pdf").read_bytes()
+
+
+def test_fonts_in_a_pdf_have_no_tables_of_layout(fake: Any) -> None:
+    written = (fake.study_dir / "figures/training.pdf").read_bytes()
+    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", written, re.DOTALL)
+    contents = [zlib.decompress(stream) for stream in streams]
+    fonts = [TTFont(BytesIO(each)) for each in contents if each.startswith(b"\0\1\0\0")]
+    assert fonts
+    for font in fonts:
+        assert "glyf" in font
+        assert not {"GDEF", "GPOS", "GSUB"} & set(font.keys())
 
 
 @pytest.mark.fault(

@@ -22,10 +22,17 @@ MINE = {
 
 
 @pytest.fixture
-def build(tmp_path: Path, run_all_stages: Callable[..., Path]) -> Callable[[Plan], Path]:
-    """Draw numbers for a plan, run all stages from the evaluations to the report, and return the
-    study's folder."""
-    return lambda plan: run_all_stages(plan, tmp_path)
+def build(
+    tmp_path: Path, run_all_stages: Callable[..., Path], draw_only: Callable[..., None]
+) -> Callable[..., Path]:
+    """Draw numbers for a plan, run all stages from the evaluations to the report with the figures
+    that are named, and return the study's folder."""
+
+    def build(plan: Plan, *drawn: str) -> Path:
+        draw_only(*drawn)
+        return run_all_stages(plan, tmp_path)
+
+    return build
 
 
 def text_of(study_dir: Path, name: str) -> str:
@@ -109,7 +116,7 @@ def test_two_models_of_one_size(build: Any, tiny_study: Callable[..., dict[str, 
     settings = tiny_study(models=models)
     settings["grid"][0]["models"] = ["few", "many"]
     plan = make_plan(parse_study(settings))
-    study_dir = build(plan)
+    study_dir = build(plan, "loss_accuracy", "embeddings", "training")
     results, tests = (pd.read_csv(study_dir / name) for name in ("results.csv", "tests.csv"))
     assert len(
         results.groupby(["n_params", "n_tokens", "optimizer", "seed", "task", "metric"])

@@ -370,9 +370,10 @@ def test_manifest(fake: Any) -> None:
 
 
 def test_runs_that_are_not_there_are_said_to_be_missing(
-    tiny_plan: Plan, tmp_path: Path, templates: Path
+    tiny_plan: Plan, tmp_path: Path, templates: Path, draw_only: Callable[..., None]
 ) -> None:
     study_dir = tmp_path / "tiny"
+    draw_only()
     report(
         tiny_plan, Places(templates, study_dir, tmp_path / "runs"), partial=True, endings=["svg"]
     )

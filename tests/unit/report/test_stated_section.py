@@ -120,9 +120,14 @@ def test_what_was_not_followed_is_said(
     assert finding in [text for _, _, text in found.checks]
 
 
-def test_the_whole_report_of_a_stated_plan(
-    tiny_study: Callable[..., dict[str, Any]], results_of: Any, templates: Path, tmp_path: Path
+def test_the_page_and_the_manifest_of_a_stated_plan(
+    tiny_study: Callable[..., dict[str, Any]],
+    results_of: Any,
+    templates: Path,
+    tmp_path: Path,
+    draw_only: Callable[..., None],
 ) -> None:
+    draw_only()
     path, folder = tmp_path / "plan.yaml", tmp_path / "tiny"
     better = LOSS | {"difference": 0.03, "spread": 0.01}
     path.write_text(yaml.safe_dump({"title": "R&D", "hypotheses": [better], "seeds": [1, 2, 3]}))

@@ -3,12 +3,22 @@ from pathlib import Path
 import pytest
 
 from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.tracking import place
 
 
 @pytest.fixture
+def tiny_plan(tiny_study) -> Plan:
+    """A study of two cells: MLflow takes a fifth of a second for each."""
+    settings = tiny_study()
+    settings["grid"][0] |= {"table": None, "seeds": [1]}
+    return make_plan(parse_study(settings))
+
+
+@pytest.fixture
 def tracked(tmp_path, monkeypatch, tiny_plan, stored) -> Path:
-    """A working folder, the one we are in, with six cells of five rows each, and no database."""
+    """A working folder, the one we are in, with two cells of five rows each, and no database."""
     folder = tmp_path / "a project"
     folder.mkdir()
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -29,7 +29,7 @@ def imported(tracked, tiny_plan, whole) -> Path:
         model = Path("results/runs", cell, "model")
         model.mkdir()
         (model / "config.json").write_text("{}")
-    assert import_again(tiny_plan)["created"] == 6
+    assert import_again(tiny_plan)["created"] == 2
     return tracked
 
 
@@ -67,7 +67,7 @@ def assert_all_is_here(folder: Path) -> None:
     from urllib.parse import unquote
 
     found = runs()
-    assert len(found) == 7
+    assert len(found) == 3
     (whole,) = [run for run in found if CELL not in run.data.tags]
     for run in found:
         names = {artifact.path for artifact in client().list_artifacts(run.info.run_id)}
@@ -75,7 +75,7 @@ def assert_all_is_here(folder: Path) -> None:
         assert unquote(run.info.artifact_uri).startswith(f"file://{folder}/{ARTIFACTS}/tiny/")
         assert "mlflow.parentRunId" not in run.data.tags
     models = client().search_logged_models([experiment().experiment_id])
-    assert len(models) == 6
+    assert len(models) == 2
     assert {model.source_run_id for model in models} == {
         run.info.run_id for run in found if run is not whole
     }
@@ -123,7 +123,7 @@ def test_a_project_that_is_moved_or_copied(how, imported, tiny_plan, monkeypatch
     )
     assert (files(imported) if how == "copied" else {}) == before
     assert not imported_elsewhere(STUDY)
-    assert import_again(tiny_plan)["unchanged"] == 6
+    assert import_again(tiny_plan)["unchanged"] == 2
     assert "came from" not in capfd.readouterr().err
 
 
@@ -131,7 +131,7 @@ def test_a_folder_under_another_name_is_no_other_folder(imported, tiny_plan, mon
     imported.with_name("link").symlink_to(imported)
     monkeypatch.chdir(imported.with_name("link"))
     assert not imported_elsewhere(STUDY)
-    assert import_again(tiny_plan)["unchanged"] == 6
+    assert import_again(tiny_plan)["unchanged"] == 2
     assert "came from" not in capfd.readouterr().err
 
 
@@ -154,7 +154,7 @@ def test_a_database_of_two_projects(tracked, tiny_plan, whole, tmp_path, monkeyp
         import_study(tiny_plan)
     assert files(tracked) == before
     client().rename_experiment(experiment().experiment_id, "tiny of the first")
-    assert import_study(tiny_plan)["created"] == 6
+    assert import_study(tiny_plan)["created"] == 2
 
 
 DELETED: dict[str, Callable] = {
@@ -179,13 +179,13 @@ def test_what_was_deleted_comes_anew(what, imported, tiny_plan):
     for _ in range(2):
         import_again(tiny_plan)
         assert_all_is_here(imported)
-    assert import_again(tiny_plan)["unchanged"] == 6
+    assert import_again(tiny_plan)["unchanged"] == 2
 
 
 def test_an_experiment_is_deleted_twice(imported, tiny_plan, capfd):
     for _ in range(2):
         client().delete_experiment(experiment().experiment_id)
-        assert import_again(tiny_plan)["created"] == 6
+        assert import_again(tiny_plan)["created"] == 2
         assert (
             "MLflow's experiment 'tiny' was deleted: it is kept as 'tiny (deleted, "
             in capfd.readouterr().err
@@ -200,7 +200,7 @@ def test_a_superseded_run_that_is_restored_is_not_taken_for_the_cell(imported, t
     assert import_again(tiny_plan)["superseded"] == 1
     deleted = client().search_runs([experiment().experiment_id], run_view_type=2)
     client().restore_run(deleted[0].info.run_id)
-    assert import_again(tiny_plan)["unchanged"] == 6
+    assert import_again(tiny_plan)["unchanged"] == 2
 
 
 @pytest.mark.fault(

@@ -6,14 +6,14 @@ import math
 import os
 import re
 import shutil
+import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+from forks import python
 
 from coupled_adam_bench.records.stored import beside
 from coupled_adam_bench.store.files import write_json, write_sealed
@@ -490,27 +490,11 @@ def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate, whole):
         write_history(tmp_path / "runs" / cell.id, [25, 50])
         finish(tmp_path / "runs" / cell.id, cell)
         evaluate(tmp_path / "runs" / cell.id, "embeddings", isotropy=math.nan, kappa=0.5)
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
-    command += [
-        "--backend-store-uri",
-        f"sqlite:///{tmp_path}/server.db",
-        "--artifacts-destination",
-        str(tmp_path / "a"),
-    ]
+    command = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{tmp_path}/server.db"]
+    command += ["--artifacts-destination", str(tmp_path / "a")]
     environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    server = python("pipeline", command, tmp_path, environment, tmp_path / "log")
     try:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
@@ -536,5 +520,5 @@ def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate, whole):
                 "run.json",
             ]
     finally:
-        server.terminate()
+        os.killpg(server.pid, signal.SIGTERM)
         server.wait(timeout=30)

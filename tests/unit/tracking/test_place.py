@@ -46,9 +46,9 @@ def query(sql: str) -> list[tuple]:
 
 def assert_each_is_there_once() -> None:
     assert query("SELECT count(*), count(DISTINCT name) FROM runs") == [
-        (7, 7)
-    ]  # of six cells and the study
-    assert query("SELECT count(*) FROM metrics") == [(6 * (5 + 1),)]
+        (3, 3)
+    ]  # of two cells and the study
+    assert query("SELECT count(*) FROM metrics") == [(2 * (5 + 1),)]
     assert query("PRAGMA integrity_check") == [("ok",)]
 
 
@@ -156,7 +156,7 @@ def test_a_damaged_database_is_set_aside(tiny_plan, damage, whole, capfd):
     shutil.copy(whole, DATABASE)
     DAMAGES[damage]()
     capfd.readouterr()
-    assert import_study(tiny_plan)["created"] == 6
+    assert import_study(tiny_plan)["created"] == 2
     (warning,) = capfd.readouterr().err.splitlines()
     assert warning.startswith("warning: results/mlflow.db cannot be read (")
     assert warning.endswith("); it is kept as mlflow.db.damaged-1, and a new one is made")
@@ -201,7 +201,7 @@ def test_a_full_disk_and_a_lock(tiny_plan, whole, monkeypatch):
         with pytest.raises(TrackingError, match=r"mlflow\.db: database is locked"):
             import_study(tiny_plan)
         other.rollback()
-    assert import_study(tiny_plan)["created"] == 6
+    assert import_study(tiny_plan)["created"] == 2
 
 
 # Import the study again and again in forked processes that are killed at random moments, then once
@@ -214,7 +214,7 @@ from coupled_adam_bench.study.plan import load_plan
 from coupled_adam_bench.tracking.importing import import_study
 
 plan, generator = load_plan(Path("results/plan.json")), random.Random(1)
-for longest in [2.5] * int(sys.argv[1]) + [1.0] * int(sys.argv[1]):
+for longest in [2.5] * int(sys.argv[1]) + [0.5] * int(sys.argv[1]):
     child = os.fork()
     if child == 0:
         import_study(plan)

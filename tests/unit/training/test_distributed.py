@@ -19,7 +19,7 @@ OPTIMIZERS = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 20}]
 KEYS = ["adamw", "coupled_adam", "sgd_f20"]
 
 
-def settings_of(tiny_study, steps=20, optimizers=OPTIMIZERS, **execution):
+def settings_of(tiny_study, steps=10, optimizers=OPTIMIZERS, **execution):
     settings = tiny_study()
     settings["grid"][0] |= {
         "table": None,
@@ -81,7 +81,7 @@ def test_a_stopped_cell_goes_on_with_another_number_of_processes(
     first, then, alone, make_workspace, nursery, tiny_study
 ):
     """The first run's last checkpoint is taken away, as if a job had been killed."""
-    execution = {"checkpoint_every": 10, "parallel": first[0], "train_processes": first[1]}
+    execution = {"checkpoint_every": 5, "parallel": first[0], "train_processes": first[1]}
     workspace = make_workspace(settings_of(tiny_study, **execution))
     nursery.train(workspace)
     second = make_workspace(
@@ -90,10 +90,10 @@ def test_a_stopped_cell_goes_on_with_another_number_of_processes(
     for cell_id in workspace.plan.cells:
         run_dir = second.run_dir(cell_id)
         (run_dir / "checkpoints").mkdir(parents=True)
-        half = workspace.run_dir(cell_id) / "checkpoints/step-00000010"
+        half = workspace.run_dir(cell_id) / "checkpoints/step-00000005"
         half.rename(run_dir / "checkpoints" / half.name)
         lines = (workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines(keepends=True)
-        (run_dir / "history.jsonl").write_text("".join(lines[:2]))
+        (run_dir / "history.jsonl").write_text(lines[0])
     nursery.train(second)
     for cell_id in second.plan.cells:
         np.testing.assert_allclose(losses_of(second, cell_id), losses_of(alone, cell_id), rtol=2e-5)

@@ -298,7 +298,7 @@ def test_cells_in_shards_have_the_same_curve(
     curves = []
     for processes, name in ((1, "alone"), (2, "shards")):
         execution = {"parallel": "fsdp", "train_processes": 2} if processes > 1 else {}
-        workspace = make_workspace(untied(tiny_study, 20, [*PAIRS, *OTHERS], **execution), name)
+        workspace = make_workspace(untied(tiny_study, 10, [*PAIRS, *OTHERS], **execution), name)
         nursery.train(workspace)
         histories = [
             (workspace.run_dir(cell) / "history.jsonl").read_text() for cell in workspace.plan.cells

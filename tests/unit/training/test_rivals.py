@@ -23,7 +23,7 @@ RIVALS = [
 ]
 
 
-def settings_of(tiny_study, optimizers=RIVALS, steps=20, precision="fp32", **execution):
+def settings_of(tiny_study, optimizers=RIVALS, steps=10, precision="fp32", **execution):
     settings = tiny_study()
     settings["training"]["precision"] = precision
     (model,) = settings["models"]
@@ -50,14 +50,14 @@ def curves_of(workspace):
 
 def test_cells_in_shards_have_the_same_curve_and_go_on_alone(make_workspace, nursery, tiny_study):
     alone = nursery.train(make_workspace(settings_of(tiny_study), "alone"))
-    execution = {"parallel": "fsdp", "train_processes": 2, "checkpoint_every": 10}
+    execution = {"parallel": "fsdp", "train_processes": 2, "checkpoint_every": 5}
     shards = nursery.train(make_workspace(settings_of(tiny_study, **execution), "shards"))
     np.testing.assert_allclose(curves_of(shards), curves_of(alone), rtol=1e-5)
     rest = make_workspace(settings_of(tiny_study), "rest")
     for cell in rest.plan.cells:
         checkpoints = rest.run_dir(cell) / "checkpoints"
         checkpoints.mkdir(parents=True)
-        (shards.run_dir(cell) / "checkpoints/step-00000010").rename(checkpoints / "step-00000010")
+        (shards.run_dir(cell) / "checkpoints/step-00000005").rename(checkpoints / "step-00000005")
     nursery.train(rest)
     np.testing.assert_allclose(curves_of(rest), curves_of(alone), rtol=1e-5)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from coupled_adam_bench.records.stored import named
 from coupled_adam_bench.results.groups import Layout, layout_of
-from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config.optimizers import CoupledAdamSettings
@@ -21,7 +20,6 @@ if TYPE_CHECKING:  # rules read the declarations, and matplotlib and pandas take
 
 FIGURE_ENDINGS = ("svg", "pdf", "column.pdf")
 """The files of a figure: for both columns of an article and for the report, and for one column."""
-DATES = {"svg": "Date", "pdf": "CreationDate"}
 
 
 @dataclass(frozen=True)
@@ -226,17 +224,28 @@ def write_figures(
 ) -> None:
     """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and
     without a date."""
-    from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, say_no_data
+    from coupled_adam_bench.report.figures.style import (
+        IN_COLUMN,
+        RC,
+        drawing_with,
+        lay_out,
+        save,
+        say_no_data,
+    )
 
     for settings, all_endings in ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:])):
-        kinds = {ending: ending.rpartition(".")[2] for ending in all_endings if ending in wanted}
-        if not kinds:
+        endings = [ending for ending in all_endings if ending in wanted]
+        if not endings:
             continue
         with drawing_with(settings):
             for name, figure in drawn(material).items():
                 say_no_data(figure.axes)
-                for ending, kind in kinds.items():
-                    with atomic_path(out_dir / f"{name}.{ending}") as temporary:
-                        figure.savefig(
-                            temporary, format=kind, dpi=200, metadata={DATES[kind]: None}
-                        )
+                # By the first kind, wanted or not: a file is the same whatever others are written.
+                lay_out(figure, _kind(all_endings[0]))
+                for ending in endings:
+                    save(figure, out_dir / f"{name}.{ending}", _kind(ending))
+
+
+def _kind(ending: str) -> str:
+    """Return matplotlib's name of the format of files with this ending."""
+    return ending.rpartition(".")[2]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.records.kept import PairSimilarities, read_pair_similarities
 from coupled_adam_bench.records.stored import Measurement, measured_cells
-from coupled_adam_bench.report.figures import DATES, largest_size, plain
+from coupled_adam_bench.report.figures import largest_size, plain
 from coupled_adam_bench.report.figures.style import (
     RC,
     STYLES,
@@ -27,6 +27,7 @@ from coupled_adam_bench.report.figures.style import (
     grid,
     optimizer_styles,
     panels,
+    save,
     say_no_data,
     thin,
     zero_line,
@@ -35,7 +36,6 @@ from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.shares import LABELS, WHOLE
 from coupled_adam_bench.statistics.shares import STATISTIC as SHARES
-from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
 from coupled_adam_bench.study.cells import Cell
 
@@ -277,10 +277,8 @@ def write_spectra(details: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         (label, STYLES[index % len(STYLES)], detail)
         for index, (label, detail) in enumerate(details.items())
     ]
-    kind = path.suffix.removeprefix(".")
-    no_date = {DATES[kind]: None} if kind in DATES else {}
-    with drawing_with(RC), atomic_path(path) as temporary:
-        _draw_spectra(lines).savefig(temporary, format=kind, dpi=150, metadata=no_date)
+    with drawing_with(RC):
+        save(_draw_spectra(lines), path, path.suffix.removeprefix("."), dpi=150)
 
 
 _PARTS = 5  # of the pairs, by their rating: the scatter of single pairs hides the trend

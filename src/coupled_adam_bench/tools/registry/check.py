@@ -152,12 +152,11 @@ def _check_files(opened: form.Opened, recorded: Recorded) -> None:
             raise ValueError(
                 f"{folder / name}: not that of manifest.json, of which the cells are; put it back"
             )
-    taken = (
-        sys.stdlib_module_names
-        | packages_distributions().keys()
-        | {"coupled_adam", "coupled_adam_bench"}
-    )
-    if odd := taken & {module.partition(".")[0] for module in code}:
+    own = {module.partition(".")[0] for module in code}
+    taken = {*sys.stdlib_module_names, "coupled_adam", "coupled_adam_bench"}
+    if own:  # to look through all that is installed takes half a second
+        taken |= packages_distributions().keys()
+    if odd := taken & own:
         raise ValueError(
             f"{folder}: code of {form.MANIFEST}: {min(odd)} is the name of a module here; rename it"
         )

@@ -848,6 +848,13 @@ def test_no_module_of_a_bundle_takes_the_place_of_another(
     )
 
 
+def test_a_bundle_without_code_looks_for_no_module(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(check_module, "packages_distributions")
+    assert checked(bundle) == 0
+
+
 def test_a_package_is_put_where_it_is_imported_from(tmp_path: Path) -> None:
     modules = ["mine", "mine.sub", "alone"]
     opened = form.Opened(tmp_path, {form.code_file(name): name.encode() for name in modules}, None)  # type: ignore[arg-type]
