@@ -86,7 +86,8 @@ def _add(total_VD: Tensor, product_VD: Tensor) -> None:
         total_VD += product_VD
         return
     rows = max(1, _BLOCK // total_VD.shape[1])
-    for total, product in zip(total_VD.split(rows), product_VD.split(rows), strict=True):
+    blocks = zip(torch.split(total_VD, rows), torch.split(product_VD, rows), strict=True)
+    for total, product in blocks:
         total += product
 
 

@@ -121,7 +121,8 @@ def _say_slow_precision(cell: Cell, device: torch.device) -> None:
     """Say that bf16 takes longer than fp32, if it does: on a CPU for which oneDNN has no bf16."""
     if cell.training.precision != "bf16" or device.type != "cpu":
         return
-    if torch.backends.mkldnn.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if has_onednn and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         say(
             f"{cell.id}: training.precision: bf16 takes many times as long as fp32 on this"
             " processor, for which torch has no fast products in bf16 (on x86 they need AVX-512);"
