@@ -4,9 +4,11 @@
 It compares Coupled Adam with torch's own operations, Coupled Adam as one kernel (by torch.compile
 on a CPU, by Triton on a GPU), the paper's form with a second moment per element, and Ember.
 ``step`` is a step alone, ``clip_step`` a step with clipping before it, whose column sums Coupled
-Adam reuses, and ``step_after_clip`` what a step adds to clipping. On a GPU each time is that of 50
-calls, which are queued between two events. All optimizers take turns in one process, and ratios are
-medians over the rounds. Prints JSON.
+Adam reuses, and ``step_after_clip`` what a step adds to clipping. On a CPU each time is CPU time,
+on a GPU that of 50 calls, which are queued between two events. All optimizers take turns in one
+process, and ratios are medians over the rounds. ``parts`` has what Coupled Adam must read before
+its update, without clipping: the column sums, and ``torch.sum``, which does nothing but read.
+Prints JSON.
 
     python benchmarks/optimizer.py
     python benchmarks/optimizer.py --shapes 50304x768 --dtypes bfloat16 --threads 1
@@ -15,6 +17,8 @@ medians over the rounds. Prints JSON.
 import argparse
 import json
 import statistics
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +27,15 @@ import torch
 from gpu_checks.common import seconds
 from torch import Tensor, nn
 
+from coupled_adam.update import sums_of_squares
 from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.optim import CoupledAdam
 from coupled_adam_bench.optim.ember import Ember
 
 SETTINGS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
 REFERENCE = "adamw_fused"
-QUEUED = {"cpu": 1, "cuda": 50}
-"""Calls that are timed together."""
+QUEUED = 50
+"""Calls on a GPU that are timed together."""
 
 
 class FullCoupledAdam(torch.optim.Optimizer):
@@ -92,6 +97,22 @@ def clip_and_step(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> 
     optimizer.step()
 
 
+def cost(device: torch.device, function: Callable[[], object]) -> float:
+    """Return the seconds of a call: on a GPU of one of those that are queued, on a CPU of all
+    threads."""
+    if device.type != "cpu":
+        return seconds(device, function, QUEUED)
+    start = time.process_time()
+    function()
+    return time.process_time() - start
+
+
+def ratio(values: list[float], reference: list[float]) -> float:
+    """Return the median ratio over the rounds, without the first two, which warm up."""
+    pairs = list(zip(values, reference, strict=True))[2:]
+    return round(statistics.median(a / b for a, b in pairs), 3)
+
+
 def measure(
     shape: tuple[int, int], dtype: torch.dtype, device: torch.device, rounds: int
 ) -> dict[str, Any]:
@@ -105,19 +126,27 @@ def measure(
     times: dict[str, dict[str, list[float]]] = {
         name: {"step": [], "clip_step": [], "step_after_clip": []} for name in names
     }
+    parts = {
+        "column_sums": partial(sums_of_squares, gradient, 0),
+        "one_reading": partial(torch.sum, gradient),
+    }
+    times_of_parts: dict[str, list[float]] = {name: [] for name in parts}
     for _ in range(rounds + 2):
+        for name, part in parts.items():
+            times_of_parts[name].append(cost(device, part))
         for name, (optimizer, parameter) in optimizers.items():
-            queued = QUEUED[device.type]
-            step = seconds(device, optimizer.step, queued)
-            clipping = seconds(device, partial(clip, optimizer, parameter), queued)
-            both = seconds(device, partial(clip_and_step, optimizer, parameter), queued)
+            step = cost(device, optimizer.step)
+            clipping = cost(device, partial(clip, optimizer, parameter))
+            both = cost(device, partial(clip_and_step, optimizer, parameter))
             for what, value in (
                 ("step", step),
                 ("clip_step", both),
                 ("step_after_clip", both - clipping),
             ):
                 times[name][what].append(value)
-    result = {}
+    result: dict[str, Any] = {"parts": {}}
+    for name, values in times_of_parts.items():
+        result["parts"][f"{name}_ratio"] = ratio(values, times[REFERENCE]["step"])
     for name, (optimizer, _) in optimizers.items():
         tensors = {
             key: value.numel() * value.element_size()
@@ -134,9 +163,7 @@ def measure(
         for what, values in times[name].items():
             reference = times[REFERENCE][what]
             entry[f"{what}_ms"] = round(1e3 * statistics.median(values[2:]), 3)
-            entry[f"{what}_ratio"] = round(
-                statistics.median(a / b for a, b in zip(values[2:], reference[2:], strict=True)), 3
-            )
+            entry[f"{what}_ratio"] = ratio(values, reference)
         result[name] = entry
     return result
 

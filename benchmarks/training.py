@@ -11,12 +11,16 @@ process per GPU, or --processes of --threads / --processes threads each, with th
 of rules/common.smk. The two run in separate processes. On a CPU they take turns, since others may
 use the machine. On a GPU they run one after the other, each with the whole memory.
 
-    python benchmarks/training.py [--cases NAME ...] [--blocks 7] [--out FILE]
+With --bf16 the reference is our own loop in fp32, and the number and bytes of the casts of a step
+between fp32 and bf16 are printed too, those in torch's kernels included.
+
+    python benchmarks/training.py [--cases NAME ...] [--blocks 7] [--bf16] [--out FILE]
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import socket
 import statistics
@@ -31,6 +35,7 @@ from typing import Any, NamedTuple
 import torch
 from allocator import SETTINGS
 from gpu_checks.reference import Step, reference_step
+from torch.profiler import ProfilerActivity, profile
 
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.machine.device import pick_device
@@ -44,6 +49,8 @@ from coupled_adam_bench.training.trainer import Trainer
 # A block counts if other processes keep at most _QUIET CPUs busy; at most _MOST blocks are tried
 # for each one wanted.
 _QUIET, _MOST = 0.15, 8
+# The names of dtypes in torch's traces, and the bytes of an element.
+_CAST = {"float": 4, "c10::BFloat16": 2}
 SMALL = {"name": "gpt2-4x128", "n_layer": 4, "n_head": 4, "d_model": 128, "learning_rate": 1e-3}
 
 
@@ -137,6 +144,24 @@ def peak_rate(device: torch.device) -> float | None:
     return 2 * 1024**3 / min(seconds)
 
 
+def casts(step: Step, number: int, folder: Path) -> tuple[torch.Tensor, dict[str, int]]:
+    """Do a step, and return its loss and its casts between fp32 and bf16: how many there are, and
+    what they read and write."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+        loss = step(number)[0]
+    trace = folder / "trace.json"
+    profiled.export_chrome_trace(str(trace))
+    found = {"number": 0, "bytes": 0}
+    for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]:
+        if event["name"] != "aten::copy_":
+            continue
+        types = event["args"]["Input type"][:2]
+        if sorted(types) == sorted(_CAST):
+            found["number"] += 1
+            found["bytes"] += sum(_CAST.values()) * math.prod(event["args"]["Input Dims"][0])
+    return loss, found
+
+
 def work(setting: dict[str, Any], folder: Path) -> None:
     """For each number on standard input, do that many steps and print seconds, losses and peak
     memory."""
@@ -150,10 +175,16 @@ def work(setting: dict[str, Any], folder: Path) -> None:
             step = Trainer(cell, execution, folder / "data", folder / "run", group).train_step
         else:
             step = reference_step(cell, folder / "data", setting["case"][-1], group.device)
-        done = 0
+        done, found = 0, None
         for line in sys.stdin:
             start, start_cpu = time.perf_counter(), time.process_time()
-            losses = [step(number)[0] for number in range(done, done + int(line))]
+            numbers = list(range(done, done + int(line)))
+            losses = []
+            if done == 0 and setting["casts"]:
+                # The first block is a warmup, so its times do not count.
+                loss, found = casts(step, numbers.pop(0), folder)
+                losses.append(loss)
+            losses += [step(number)[0] for number in numbers]
             done += int(line)
             mean = group.sum(torch.stack(losses).double()) / group.size
             values = mean.tolist()  # this synchronizes
@@ -164,6 +195,7 @@ def work(setting: dict[str, Any], folder: Path) -> None:
                 "cpu_seconds": time.process_time() - start_cpu,
                 "losses": values,
                 "peak_bytes": peak_memory_bytes(group.device),
+                "casts": found,
             }
             print(json.dumps(answer), flush=True)
 
@@ -246,10 +278,13 @@ def loops(
     workers: dict[str, Workers] = {}
     try:
         for name in names:
-            ours = name == "ours"
+            # In bf16 the reference is ours too, in fp32.
+            ours, in_bf16 = name == "ours" or arguments.bf16, name == "ours" and arguments.bf16
             threads = execution["train_threads"] if ours else arguments.threads
-            each = setting | {"ours": ours, "threads": threads}
-            workers[name] = Workers(each, folder, processes if ours else 1, environments[name])
+            own = case._replace(precision="bf16") if in_bf16 else case
+            each = setting | {"ours": ours, "threads": threads, "case": own, "casts": in_bf16}
+            environment = environments["ours" if ours else name]
+            workers[name] = Workers(each, folder, processes if ours else 1, environment)
         yield workers
     finally:
         for each in workers.values():
@@ -274,11 +309,14 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     losses: dict[str, list[float]] = {"reference": [], "ours": []}
     peak_bytes: dict[str, int] = {}
     peaks: list[float] = []
+    casts_of_step: dict[str, int] | None = None
     blocks: list[dict[str, float]] = []
 
     def run(workers: Workers, loop: str, row: dict[str, float]) -> None:
+        nonlocal casts_of_step
         answers, others = block(workers, n_steps)
         losses[loop] += answers[0]["losses"]
+        casts_of_step = answers[0]["casts"] or casts_of_step
         peak_bytes[loop] = sum(answer["peak_bytes"] for answer in answers)
         seconds = max(answer["seconds"] for answer in answers)
         row[loop] = n_steps * case.batch_sequences * case.seq_len / seconds
@@ -314,6 +352,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     pairs = list(zip(losses["ours"], losses["reference"], strict=True))
     return {
         "case": case._asdict(),
+        "casts_per_step": casts_of_step,
         "blocks": len(measured),
         "quiet_blocks": sum(row["quiet"] for row in measured),
         "tokens_per_second": speeds,
@@ -362,6 +401,9 @@ def main() -> None:
         "--threads", type=int, default=2, help="threads of the reference, and of ours together"
     )
     parser.add_argument("--compile", action="store_true", help="execution.compile of ours")
+    parser.add_argument(
+        "--bf16", action="store_true", help="our loop in bf16 against our loop in fp32"
+    )
     parser.add_argument(
         "--same-allocator", action="store_true", help="our allocator settings for the reference too"
     )

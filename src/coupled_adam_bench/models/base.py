@@ -30,11 +30,16 @@ IN_FLOAT32 = {"cpu"}
 (docs/performance.md)."""
 
 
+def _is_in_float32(device: str) -> bool:
+    """Tell whether attention on a device leaves the precision of autocast for float32."""
+    return device in IN_FLOAT32 and torch.is_autocast_enabled(device)
+
+
 def _attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, sees_B1TT: Tensor | None) -> Tensor:
     """Return the weighted values, shape BHTK, under autocast of one of ``IN_FLOAT32`` in
     float32."""
     device = q_BHTK.device.type
-    if device not in IN_FLOAT32 or not torch.is_autocast_enabled(device):
+    if not _is_in_float32(device):
         return F.scaled_dot_product_attention(
             q_BHTK, k_BHTK, v_BHTK, sees_B1TT, is_causal=sees_B1TT is None
         )
@@ -86,9 +91,12 @@ class TransformerBlock(nn.Module, ABC):
         ``sees_B1TT`` says which tokens each token attends to; without it, to itself and all before
         it.
         """
-        qkv_BTD = self.attn_qkv(self.ln_1(x_BTD)).chunk(3, dim=-1)
+        qkv_BTD = self.attn_qkv(self.ln_1(x_BTD))
+        if not positions and _is_in_float32(qkv_BTD.device.type):
+            # One cast of all three, which gives the same numbers where nothing turns them first.
+            qkv_BTD = qkv_BTD.float()
         q_BHTK, k_BHTK, v_BHTK = (
-            z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in qkv_BTD
+            z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in qkv_BTD.chunk(3, dim=-1)
         )
         q_BHTK, k_BHTK = self.apply_rotary(q_BHTK, k_BHTK, *positions)
         y_BHTK = _attention(q_BHTK, k_BHTK, v_BHTK, sees_B1TT)

@@ -12,6 +12,8 @@ from torch import Tensor
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
 
 IGNORED = -100
+# Elements of a block of a matrix whose cast stays in a CPU's cache.
+_BLOCK = 2**18
 
 
 class LogitObserver(Protocol):
@@ -75,6 +77,20 @@ def capped(logits_CV: Tensor, soft_cap: float, slopes_CV: Tensor) -> Tensor:
     return tanh_CV.mul_(soft_cap)
 
 
+def _add(total_VD: Tensor, product_VD: Tensor) -> None:
+    """Add a product of lower precision to ``total_VD`` in place.
+
+    A CPU casts it before it adds it, so it does that block by block, in the cache.
+    """
+    if total_VD.device.type != "cpu":
+        total_VD += product_VD
+        return
+    rows = max(1, _BLOCK // total_VD.shape[1])
+    blocks = zip(torch.split(total_VD, rows), torch.split(product_VD, rows), strict=True)
+    for total, product in blocks:
+        total += product
+
+
 class _SumCrossEntropy(torch.autograd.Function):
     """Sum of cross-entropies whose gradients are computed in the forward pass, chunk by chunk.
 
@@ -104,12 +120,15 @@ class _SumCrossEntropy(torch.autograd.Function):
             grad_weight_VD = torch.zeros_like(weight_VD)
             loss = torch.zeros((), dtype=torch.promote_types(dtype, torch.float32), device=device)
             penalty = torch.zeros_like(loss)
+            kept_T1 = (targets_T != IGNORED)[:, None]
+            factor_T1 = kept_T1.to(dtype)
             # One buffer for all chunks.
             all_logits_CV = hidden.new_empty(min(chunk, len(hidden)), len(weight))
+            product_VD = None if dtype == grad_weight_VD.dtype else torch.empty_like(weight)
             all_slopes_CV = None if soft_cap is None else torch.empty_like(all_logits_CV)
             for start in range(0, len(targets_T), chunk):
                 rows = slice(start, start + chunk)
-                hidden_CD, kept_C1 = hidden[rows], targets_T[rows, None] != IGNORED
+                hidden_CD, kept_C1, factor_C1 = hidden[rows], kept_T1[rows], factor_T1[rows]
                 safe_C1 = targets_T[rows, None].clamp(min=0)
                 logits_CV = torch.mm(hidden_CD, weight.T, out=all_logits_CV[: len(hidden_CD)])
                 if soft_cap is not None and all_slopes_CV is not None:
@@ -125,16 +144,19 @@ class _SumCrossEntropy(torch.autograd.Function):
                     penalty += z_loss * log_z_C1.square().where(kept_C1, 0).sum()
                     grad_CV.mul_(1 + 2 * z_loss * log_z_C1)
                     target_grads_C1 += 2 * z_loss * log_z_C1 * loss_C1.neg().exp()
-                grad_CV.scatter_(1, safe_C1, target_grads_C1.to(grad_CV.dtype))
+                # On a CPU, scatter_ would cast a whole matrix in bfloat16 to float32 and back.
+                all_C = torch.arange(len(hidden_CD), device=device)
+                grad_CV[all_C, safe_C1[:, 0]] = target_grads_C1[:, 0].to(grad_CV.dtype)
                 if all_slopes_CV is not None:
                     grad_CV = grad_CV.mul_(all_slopes_CV[: len(hidden_CD)]).to(dtype)
                 # Ignored rows are masked here, where a row has D numbers instead of V.
-                torch.mul(grad_CV @ weight, kept_C1, out=grad_hidden_TD[rows])
-                kept_hidden_CD = hidden_CD * kept_C1
-                if dtype == grad_weight_VD.dtype:
+                torch.mul(grad_CV @ weight, factor_C1, out=grad_hidden_TD[rows])
+                kept_hidden_CD = hidden_CD * factor_C1
+                if product_VD is None:
                     grad_weight_VD.addmm_(grad_CV.T, kept_hidden_CD)
                 else:
-                    grad_weight_VD += grad_CV.T @ kept_hidden_CD
+                    torch.mm(grad_CV.T, kept_hidden_CD, out=product_VD)
+                    _add(grad_weight_VD, product_VD)
         ctx.save_for_backward(grad_hidden_TD, grad_weight_VD)
         ctx.mark_non_differentiable(loss)
         return loss + penalty, loss

@@ -137,6 +137,20 @@ def accumulating(module: nn.Module, last: bool) -> contextlib.AbstractContextMan
     return module.no_sync() if ddp and not last else contextlib.nullcontext()  # type: ignore[operator]
 
 
+def sharing_casts(
+    module: nn.Module, device: torch.device
+) -> contextlib.AbstractContextManager[object]:
+    """Let the micro-batches of a step share the weights that autocast has cast for the first one.
+
+    Autocast drops them when its outermost context ends, so this is one that casts nothing itself.
+    Sharded weights are cast for each micro-batch: FSDP2 loses gradients that reach it through the
+    casts of an earlier forward pass.
+    """
+    if isinstance(module, FSDPModule):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
 @contextlib.contextmanager
 def reading(model: nn.Module) -> Iterator[None]:
     """Compute forward passes without gradients; at the end a sharded model is in shards again.

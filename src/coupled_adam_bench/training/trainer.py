@@ -34,7 +34,12 @@ from coupled_adam_bench.training.checkpoint import (
     split_lines,
     step_of,
 )
-from coupled_adam_bench.training.distributed import WorkerGroup, accumulating, whole
+from coupled_adam_bench.training.distributed import (
+    WorkerGroup,
+    accumulating,
+    sharing_casts,
+    whole,
+)
 from coupled_adam_bench.training.memory import (
     CPU_PROCESS_BYTES,
     GPU_SHARE,
@@ -202,14 +207,15 @@ class Trainer:
         )
         loss = torch.zeros((), device=self.device)
         micro = self.micro_batch_sequences
-        for start in range(0, len(inputs_BT), micro):
-            rows = slice(start, start + micro)
-            with accumulating(self.module, last=start + micro >= len(inputs_BT)):
-                objective, cross_entropy = self._losses(
-                    inputs_BT[rows], targets_BT[rows], targets_BT.numel()
-                )
-                objective.backward()  # type: ignore[no-untyped-call]
-            loss += cross_entropy.detach()
+        with sharing_casts(self.module, self.device):
+            for start in range(0, len(inputs_BT), micro):
+                rows = slice(start, start + micro)
+                with accumulating(self.module, last=start + micro >= len(inputs_BT)):
+                    objective, cross_entropy = self._losses(
+                        inputs_BT[rows], targets_BT[rows], targets_BT.numel()
+                    )
+                    objective.backward()  # type: ignore[no-untyped-call]
+                loss += cross_entropy.detach()
         self.optimizers.add_mu_loss_gradient()
         grad_norm = self.optimizers.clip_grad_norm_(self.model.parameters(), training.grad_clip)
         self.optimizers.step()

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
 from coupled_adam_bench.models import cross_entropy
 from coupled_adam_bench.models.cross_entropy import (
@@ -129,3 +130,30 @@ def test_token_losses_sum_to_the_sum_and_are_zero_where_ignored(head):
     losses = token_cross_entropy(hidden, weight, targets)
     torch.testing.assert_close(losses.sum(), sum_cross_entropy(hidden, weight, targets))
     assert losses[3] == losses[50] == 0
+
+
+def test_bf16_logits_are_cast_to_float32_and_back_once(head, monkeypatch):
+    monkeypatch.setitem(cross_entropy.LOGITS_CHUNK, "cpu", 35)
+    hidden, weight, targets = (x.detach().float() if x.is_floating_point() else x for x in head)
+    weight.requires_grad_()
+    with (
+        profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled,
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        sum_cross_entropy(hidden, weight, targets)
+    copies = [event.input_shapes for event in profiled.events() if event.name == "aten::copy_"]
+    of_logits = [shapes for shapes in copies if shapes[0] == [35, 41]]
+    assert len(of_logits) == 2 * 2  # of two chunks
+
+
+def test_the_head_s_gradient_is_the_same_by_blocks(head, monkeypatch):
+    hidden, weight, targets = (x.detach().float() if x.is_floating_point() else x for x in head)
+    gradients = []
+    for block in (2**18, 5 * 12, 1):
+        monkeypatch.setattr(cross_entropy, "_BLOCK", block)
+        ours = weight.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            sum_cross_entropy(hidden, ours, targets).backward()
+        gradients.append(ours.grad)
+    assert torch.equal(gradients[0], gradients[1])
+    assert torch.equal(gradients[0], gradients[2])

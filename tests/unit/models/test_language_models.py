@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
+from casts import Casts
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
@@ -167,6 +168,19 @@ def test_attention_on_a_cpu_is_in_float32_under_autocast(make_model, tokens, mon
         exact = model.logits(tokens)
     assert set(seen) == {torch.float32}
     assert (close.float() - exact).abs().mean() < 0.05
+
+
+def test_queries_keys_and_values_without_rotation_are_cast_together(
+    make_model, architecture, tokens
+):
+    model = make_model()
+    with torch.autocast("cpu", torch.bfloat16), Casts() as casts:
+        model(tokens, tokens).backward()
+    n_sequences, seq_len = tokens.shape
+    together = (n_sequences, seq_len, 3 * model.d_model)
+    expected = model.n_layer if architecture == "gpt2" else 0
+    assert casts.of(together, torch.bfloat16, torch.float32) == expected
+    assert casts.of(together, torch.float32, torch.bfloat16) == expected
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from casts import Casts
 from planned import only
 
 from coupled_adam_bench.store.files import read_json
@@ -10,6 +11,7 @@ from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
 from coupled_adam_bench.training.memory import pieces
+from coupled_adam_bench.training.trainer import Trainer
 
 ALONE = WorkerGroup(torch.device("cpu"))
 
@@ -37,3 +39,21 @@ def test_a_cell_trains_with_what_was_found(tiny_study, tiny_data, tmp_path):
             "micro_batch_sequences"
         ]
     assert found == {800: 1, 4000: 4}
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+def test_all_micro_batches_of_a_step_share_the_casts_of_the_weights(
+    micro_batch, tiny_study, tiny_data, tmp_path
+):
+    settings = tiny_study()
+    settings["training"] |= {"precision": "bf16"}
+    settings["execution"] |= {"micro_batch_sequences": micro_batch}
+    cell = next(iter(make_plan(parse_study(settings)).cells.values()))
+    trainer = Trainer(cell, cell.study.execution, tiny_data, tmp_path / "run", ALONE)
+    weight = trainer.model.blocks[0].attn_qkv.weight
+    with Casts() as casts:
+        trainer.train_step(0)
+    trainer.close()
+    to_bf16 = casts.of(tuple(weight.shape), torch.float32, torch.bfloat16)
+    assert to_bf16 == cell.model.n_layer
+    assert not torch.is_autocast_enabled("cpu")

@@ -36,11 +36,14 @@ def sums_of_squares(tensor: Tensor, dim: int, fused: bool | None = None) -> Tens
     if tensor.device.type != "cpu" or tensor.numel() == 0:
         norms: Tensor = torch.linalg.vector_norm(tensor, dim=dim, dtype=dtype)
         return norms.square_()
-    blocks = _blocks(tensor, dim)
-    sums = torch.zeros_like(blocks[0], dtype=dtype)
-    for block in blocks:
-        exact = block.to(dtype)
-        sums[: len(block)].addcmul_(exact, exact)
+    *whole, last = _blocks(tensor, dim)
+    sums = torch.zeros_like(whole[0] if whole else last, dtype=dtype)
+    # There are hundreds of blocks, so a needless call for each would take a tenth of the time.
+    for block in whole:
+        exact = block if block.dtype == dtype else block.to(dtype)
+        sums.addcmul_(exact, exact)
+    exact = last.to(dtype)
+    sums[: len(last)].addcmul_(exact, exact)
     return sums.sum(dim=0)
 
 
