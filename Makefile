@@ -36,7 +36,7 @@ TEST = $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true P
 # Two workers more than the two cores of small machines: tests also wait, for servers, limits of time and each other.
 PYTEST := python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 
-test: $(DEV_STAMP)  ## Run the tests: each proof once, about ten minutes on 2 cores
+test: $(DEV_STAMP)  ## Run the tests: each proof once, up to ten minutes on 2 cores
 	$(TEST) $(PYTEST) -m "not nightly"
 
 nightly: $(DEV_STAMP) test-cuda  ## Run all tests on draws of its own, with those that repeat a proof under stress

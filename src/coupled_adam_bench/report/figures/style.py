@@ -26,8 +26,9 @@ TEXT_INCHES, COLUMN_INCHES = 6.9, 3.3
 """The widths of a figure for both columns of an article, and for one of them."""
 MAX_INCHES, MAX_COLUMN_INCHES = 8.5, 3.6
 """The height that a page of an article leaves to a figure, and what one in a column takes of it."""
-LEAST_ROW_INCHES = 0.8
-"""The height of a row of panels below which its labels leave no room for it."""
+MOST_ROWS, ROW_INCHES = 6, 0.8
+"""The rows of panels that have room in these heights, and the height of each where there are
+more."""
 
 Style = Mapping[str, Any]
 # Okabe and Ito's palette, safe for colour-blind readers; markers and line styles tell lines apart
@@ -77,8 +78,8 @@ def grid(n_rows: int, n_columns: int, inches: float, **shared: Any) -> tuple[Fig
     """Return a figure of the page's width and a height of at most ``inches``, and its axes as an
     array of two dimensions."""
     highest = MAX_COLUMN_INCHES if _in_column() else MAX_INCHES
-    # More rows than have room, as those of eight models, make it higher.
-    highest = max(highest, LEAST_ROW_INCHES * n_rows)
+    if n_rows > MOST_ROWS:
+        highest = max(highest, ROW_INCHES * n_rows)
     figure = Figure(figsize=(page_width(), min(inches, highest)), layout="constrained")
     return figure, figure.subplots(n_rows, n_columns, squeeze=False, **shared)
 
