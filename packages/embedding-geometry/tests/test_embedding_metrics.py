@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedding_geometry import isotropy as isotropies
-from embedding_geometry import metrics, spectrum
+from embedding_geometry import metrics, partition, spectrum
 from embedding_geometry.spectrum import (
     principal_directions,
     remove_directions,
@@ -99,7 +99,7 @@ def test_a_trimmed_isotropy_of_nothing_is_missing(value):
 
 
 def test_isotropy_in_blocks_of_directions():
-    embeddings = matrix(3, n_rows=200, width=2 * isotropies._COLUMNS + 3)
+    embeddings = matrix(3, n_rows=200, width=2 * partition.COLUMNS + 3)
     one_by_one = [embeddings @ c for c in np.linalg.svd(embeddings)[2]]
     z = [np.exp(sign * projection).sum() for projection in one_by_one for sign in (1, -1)]
     assert isotropy(embeddings) == pytest.approx(min(z) / max(z), rel=1e-9)
@@ -177,7 +177,7 @@ def test_isotropy_of_the_authors_is_that_of_some_signs(seed):
 
 
 def test_isotropy_of_the_authors_with_the_signs_of_the_solver():
-    embeddings = matrix(14, n_rows=300, width=2 * isotropies._COLUMNS + 3, shift=0.01).astype(
+    embeddings = matrix(14, n_rows=300, width=2 * partition.COLUMNS + 3, shift=0.01).astype(
         np.float32
     )
     directions = np.linalg.eig(embeddings.T @ embeddings)[1]

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedding_geometry import isotropy as isotropies
+from embedding_geometry import partition
 from embedding_geometry.metrics import embedding_geometry, embedding_metrics, mean_cosine
 from embedding_geometry.spectrum import (
     effective_rank,
@@ -142,7 +143,7 @@ def isotropy_of_all(embeddings: np.ndarray) -> float:
 @pytest.mark.parametrize("scale", [1e-6, 0.02, 1.0, 30.0, 400.0])
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 def test_isotropy_is_that_of_all_directions(scale, shift):
-    width = isotropies._COLUMNS + 30
+    width = partition.COLUMNS + 30
     embeddings = scale * matrix(7, n_rows=800, width=width, shift=shift)
     assert isotropies.isotropy(embeddings, "both_signs") == pytest.approx(
         isotropy_of_all(embeddings), rel=1e-9
@@ -152,14 +153,14 @@ def test_isotropy_is_that_of_all_directions(scale, shift):
 @pytest.mark.parametrize("scale", [1e-160, 1e-6, 0.02, 0.1, 1.0, 4.0, 100.0])
 @pytest.mark.parametrize("shift", [0.0, 0.02, 0.5])
 def test_the_bounds_never_leave_out_the_extremes(scale, shift):
-    embeddings = scale * matrix(9, n_rows=400, width=3 * isotropies._COLUMNS + 40, shift=shift)
+    embeddings = scale * matrix(9, n_rows=400, width=3 * partition.COLUMNS + 40, shift=shift)
     directions = principal_directions(embeddings)
     projections = embeddings @ directions
     log_z = np.array(
         [np.logaddexp.reduce(signed, axis=0) for signed in (projections, -projections)]
     )
     extremes = {int(log_z.min(axis=0).argmin()), int(log_z.max(axis=0).argmax())}
-    bounds = isotropies._Bounds(embeddings, directions, None)
+    bounds = partition.Bounds(embeddings, directions, None)
     multiplied, smallest, largest = set(), math.inf, -math.inf
     left = bounds.possible(np.arange(directions.shape[1]), smallest, largest)
     while len(left) > 0:
@@ -172,9 +173,9 @@ def test_the_bounds_never_leave_out_the_extremes(scale, shift):
         left = bounds.possible(left[20:], smallest, largest)
     assert extremes <= multiplied
     # Products in float32 leave an interval around each number, and the extremes among few.
-    bounds = isotropies._Bounds(embeddings, directions, None)
+    bounds = partition.Bounds(embeddings, directions, None)
     assert extremes <= set(bounds.extremes().tolist())
-    bounds = isotropies._Bounds(embeddings, directions, None)
+    bounds = partition.Bounds(embeddings, directions, None)
     for block in np.array_split(np.arange(directions.shape[1]), 3):
         lower, upper = bounds.enclose(block)
         assert np.all(lower <= log_z[:, block] + 1e-12 * abs(log_z[:, block]))
@@ -187,32 +188,32 @@ def n_multiplied(
     """The number of directions with which the matrix is multiplied in float64, or by ``enclose`` in
     float32."""
     counts = []
-    multiply = getattr(isotropies._Bounds, product)
+    multiply = getattr(partition.Bounds, product)
 
     def counted(bounds, block):
         counts.append(len(block))
         return multiply(bounds, block)
 
     with monkeypatch.context() as patch:
-        patch.setattr(isotropies._Bounds, product, counted)
+        patch.setattr(partition.Bounds, product, counted)
         isotropies.isotropy(embeddings, "both_signs")
     return sum(counts)
 
 
 def test_the_bounds_leave_few_directions(monkeypatch):
-    embeddings = 0.02 * matrix(9, n_rows=400, width=isotropies._COLUMNS + 40)
+    embeddings = 0.02 * matrix(9, n_rows=400, width=partition.COLUMNS + 40)
     assert n_multiplied(embeddings, monkeypatch) < 10
     for scale in (1e-14, 1e5):  # where they are closer than float64 can tell
-        assert n_multiplied(scale * embeddings, monkeypatch) >= isotropies._COLUMNS + 40
+        assert n_multiplied(scale * embeddings, monkeypatch) >= partition.COLUMNS + 40
 
 
 def test_long_isotropic_rows_need_few_directions(monkeypatch):
-    width = 8 * isotropies._COLUMNS
+    width = 8 * partition.COLUMNS
     rng = np.random.default_rng(11)
     embeddings = rng.normal(size=(2 * width, width)) * np.geomspace(1, 0.05, width)
     embeddings *= 3.3 / np.linalg.norm(embeddings, axis=1).mean()
     assert n_multiplied(embeddings, monkeypatch, "enclose") < width / 2
-    assert n_multiplied(embeddings, monkeypatch) <= 2 * isotropies._FEW
+    assert n_multiplied(embeddings, monkeypatch) <= 2 * partition._FEW
     assert isotropies.isotropy(embeddings, "both_signs") == pytest.approx(
         isotropy_of_all(embeddings), rel=1e-12
     )
@@ -220,7 +221,7 @@ def test_long_isotropic_rows_need_few_directions(monkeypatch):
 
 @pytest.mark.parametrize("long_row", [1.0, 1e9])
 def test_a_known_product_changes_no_isotropy(long_row):
-    embeddings = 0.05 * matrix(10, n_rows=1200, width=isotropies._COLUMNS + 10, shift=0.1)
+    embeddings = 0.05 * matrix(10, n_rows=1200, width=partition.COLUMNS + 10, shift=0.1)
     embeddings[3] *= long_row
     product = gram(embeddings)
     for function in (isotropies.isotropy, isotropies.isotropy_trimmed):
@@ -230,6 +231,6 @@ def test_a_known_product_changes_no_isotropy(long_row):
 
 def test_the_two_ways_to_sum_agree_where_both_work():
     projections = np.random.default_rng(0).normal(scale=3.0, size=(50, 7))
-    first = isotropies._log_z(projections.copy(), longest=20.0)
-    second = isotropies._log_z(projections.copy(), longest=math.inf)
+    first = partition._log_z(projections.copy(), longest=20.0)
+    second = partition._log_z(projections.copy(), longest=math.inf)
     np.testing.assert_allclose(first, second, rtol=1e-14)
