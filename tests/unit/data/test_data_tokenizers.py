@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from coupled_adam_bench.data import tokenizers
-from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
+from coupled_adam_bench.data.tokenizers import load_encoder, load_saved, save_tokenizer
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.config import Study
 
@@ -322,6 +322,9 @@ def test_transformers_loads_what_is_saved(
         assert loaded.eos_token_id == encoder.eot_id
         assert len(loaded) == encoder.n_vocab
         assert loaded.decode(loaded(sample)["input_ids"]) == sample
+        # What scores tasks takes the name of a token for the token, as transformers does.
+        named = f" {sample}{loaded.eos_token} {sample}"
+        assert load_saved(tmp_path / kind)[0].encode(named).ids == loaded(named)["input_ids"]
 
 
 def test_words_through_transformers(
