@@ -99,6 +99,9 @@ def run(program: str, **environment: str) -> None:
 
 
 def test_kernels_do_what_torchs_operations_do():
+    pytest.importorskip(
+        "triton", "3.7", reason="older interpreters cannot read arrays of NumPy 2.4"
+    )
     run(EQUAL, TRITON_INTERPRET="1")
 
 

@@ -76,7 +76,8 @@ def rehearse(proof, part, out, *only):
 
 
 def test_kernels_are_checked_in_tritons_interpreter(proof, tmp_path):
-    pytest.importorskip("triton", reason="Triton is for Linux on x86-64")
+    # Triton is for Linux on x86-64, and older interpreters cannot read arrays of NumPy 2.4.
+    pytest.importorskip("triton", "3.7")
     checks = rehearse(proof, "right", tmp_path, "kernels")
     assert list(checks) == ["kernels"]
     assert [row["what"] for row in checks["kernels"]["rows"] if row["value"] > 1e-9]
