@@ -66,6 +66,9 @@ onstart:
         begin()
     for said in start.letters_of_tables(PLAN):
         logger.warning(said)
+    if workflow.local_exec:
+        for said in start.slow_precision(PLAN, planned):
+            logger.warning(said)
     # For jobs, on a cluster too: what another job has written may be visible late.
     os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
     with errors_of_users():

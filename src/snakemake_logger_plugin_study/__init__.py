@@ -47,18 +47,20 @@ _USUAL = re.compile(
     r" execute|Execute \d+ jobs"
     r"|Complete log|Elapsed time|SLURM run ID|Job [\w-]+ has been submitted|Job rate limit|Waiting"
     r" at most|None$"
-    r"|RuleException:\nCalledProcessError"
     r"|Reasons:|This was a dry-run|Cleaning up SLURM log files"
 )
 # Warnings and errors that tell nothing. After a report that failed there is a warning for each
 # file, and the files are what they were (rules/report.smk). On SLURM there are three without an
 # account: the plugin's guess always fails, since it hands a pipe to sacct as an argument, and where
-# a cluster asks for an account, sbatch says so. That a job has failed is said twice at the end.
+# a cluster asks for an account, sbatch says so. That a job has failed is said with its command and
+# twice at the end.
 _UNTOLD = re.compile(
     r"Restored previous version of|Cannot restore .*: no backup found"
     r"|No SLURM account given|No account was given|Unable to guess SLURM account"
     r"|WorkflowError:\nAt least one job did not complete successfully"
+    r"|RuleException:\nCalledProcessError"
 )
+_INTERRUPTED = "Terminating processes on user request"
 
 
 def _check_studies() -> None:
@@ -99,6 +101,8 @@ class LogHandler(LogHandlerBase):
         self._jobs: dict[int, list[str]] = {}
         """The wildcards of the jobs that have begun."""
         self._is_drawn = False
+        self._is_interrupted = False
+        """Whether the user has stopped the run, so that each of its jobs fails."""
         self._lock = RLock()
         self._over = Event()
         self._is_terminal = self.stream.isatty()
@@ -127,8 +131,12 @@ class LogHandler(LogHandlerBase):
             self._end(message)
         elif message == NOTHING_TO_BE_DONE_MSG:
             self._end("\n".join([message, *self._made()]))
+        elif message.startswith(_INTERRUPTED):
+            self._is_interrupted = True
+            self._print("Stopping: running jobs finish a step and write what they have.")
         elif event == LogEvent.JOB_ERROR:
-            self._print_failure(record)
+            if not self._is_interrupted:
+                self._print_failure(record)
         elif event == LogEvent.RUN_INFO and self._is_dry and not self._has_counts:
             self._has_counts = True
             self._print(f"{message}\nTo list each job with its files and its reason, add -p.")
@@ -231,4 +239,7 @@ class LogHandler(LogHandlerBase):
         """Let the line stand, of a run that has not ended well either."""
         with self._lock:
             self._let_stand()
+            if self._is_interrupted:
+                self._is_interrupted = False  # Snakemake closes a logger twice
+                self._print("Stopped. The same command goes on from here.")
         super().close()

@@ -241,10 +241,11 @@ class Jobs:
         )
         folder = shlex.quote(str(self.study_dir / "logs")).replace("{", "{{").replace("}", "}}")
         killed = f'{folder}/"{{rule}} {{wildcards}}.killed"'
-        # SIGTERM goes to all processes of a job. Without a trap Bash would end at once, SLURM would
-        # end what is left, and training could not write its checkpoint.
+        # SIGTERM goes to all processes of a job, and Ctrl-C to those of a terminal. Without a trap
+        # Bash would end at once, SLURM would end what is left, and training could not write its
+        # checkpoint.
         return (
-            f"trap : TERM; echo >> {killed}; {command} > {{log:q}} 2>&1"
+            f"trap : TERM INT; echo >> {killed}; {command} > {{log:q}} 2>&1"
             f" || {{{{ status=$?; if [ $status = 137 ]; then echo {said!r} >> {{log:q}};"
             f" else sed -i '$d' {killed}; fi; exit $status; }}}}; rm -f {killed}"
         )

@@ -204,7 +204,7 @@ def add_commands(stage: AddCommand) -> None:
     sub = stage(
         "train",
         _train,
-        "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again",
+        "train cells, or go on with them; exit status 75: stopped on request, run again",
     )
     sub.add_argument("--cells", action="extend", nargs="+", required=True, help="cell ids")
     sub.add_argument("--done", type=Path, help="an empty file, written when all cells are trained")

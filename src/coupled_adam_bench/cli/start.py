@@ -15,7 +15,7 @@ from typing import Any
 from coupled_adam_bench.cli.guard import outdated_report, remove_stale_locks, set_aside_damage
 from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.cli.status import Kind, Part, Workflow
-from coupled_adam_bench.machine.device import check_threads
+from coupled_adam_bench.machine.device import check_threads, lacks_bf16
 from coupled_adam_bench.records.stored import stated_measures
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
@@ -164,6 +164,19 @@ def letters_of_tables(plan: Plan) -> Iterator[str]:
     text = " ".join(_printed([{"title": plan.title}, *settings]))
     for need, letters in letters_by_need(text).items():
         yield f"{plan.name}: in the tables for LaTeX the letters {letters} need {need}"
+
+
+def slow_precision(plan: Plan, planned: Collection[str]) -> Iterator[str]:
+    """Say which studies train on this processor in bf16 that it does not have."""
+    if not {"plan", *TRAINING_RULES} & {*planned} or not lacks_bf16():
+        return
+    for study in plan.studies.values():
+        if study.training.precision == "bf16" and not study.execution.gpus:
+            yield (
+                f"{study.name}: training.precision: bf16 takes about ten times as long as fp32 on"
+                " this processor, which has no products in it; set fp32, or use another machine"
+                " (docs/performance.md)"
+            )
 
 
 def write_plan(jobs: Jobs) -> None:

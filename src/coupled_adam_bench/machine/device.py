@@ -25,6 +25,8 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 _PROCESSOR = Path("/proc/cpuinfo")
 _VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
 """The vectors of processors by the flag in ``/proc/cpuinfo``, the widest first."""
+_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
+"""The flags of processors with products in bfloat16."""
 
 
 def pick_device(device: str) -> str:
@@ -119,6 +121,24 @@ def _too_old(index: int) -> str | None:
     )
 
 
+def _properties() -> tuple[dict[str, str], set[str]]:
+    """Return what the system says of the first of all processors, and its flags; nothing where it
+    is not Linux."""
+    lines = re.findall(r"(.*\S)\s*: (.*)", _PROCESSOR.read_text() if _PROCESSOR.is_file() else "")
+    known: dict[str, str] = dict(reversed(lines))
+    return known, set(known.get("flags", known.get("Features", "")).split())
+
+
+def lacks_bf16() -> bool:
+    """Tell whether torch is many times as slow in bfloat16 as in float32 on this processor.
+
+    So it is where it is known to have neither such products nor AVX-512, with which oneDNN replaces
+    them.
+    """
+    flags = _properties()[1]
+    return bool(flags) and not flags & {*_BF16, "avx512f"}
+
+
 def processor() -> str:
     """Return the name of the processor and its vectors, which decide the order of sums and so how
     results round.
@@ -126,11 +146,9 @@ def processor() -> str:
     Variables of the environment that choose among its instructions do so too, so they follow the
     name.
     """
-    lines = re.findall(r"(.*\S)\s*: (.*)", _PROCESSOR.read_text() if _PROCESSOR.is_file() else "")
-    known: dict[str, str] = dict(reversed(lines))  # of the first of all processors
-    flags = set(known.get("flags", known.get("Features", "")).split())
+    known, flags = _properties()
     vectors = [text for flag, text in _VECTORS.items() if flag in flags][:1]
-    bf16 = " with bf16" if flags & {"avx512_bf16", "amx_bf16", "bf16"} else ""
+    bf16 = " with bf16" if flags & _BF16 else ""
     name = ", ".join([known.get("model name", platform.machine()), *vectors]) + bf16
     return ", ".join([name, *instructions()])
 

@@ -107,27 +107,12 @@ def train(
             trainer.resume(results)
             if trunk and group.is_first and trainer.state.step < cell.steps:
                 write_cell(run_dir, cell.to_json())
-            if group.is_first:
-                _say_slow_precision(cell, group.device)
             run = Run(trainer, stop, trunk)
             outcome = run.to_end()
             if outcome.status == "interrupted":
                 return RESUME_ME
             run.report(outcome)
     return 0
-
-
-def _say_slow_precision(cell: Cell, device: torch.device) -> None:
-    """Say that bf16 takes longer than fp32, if it does: on a CPU for which oneDNN has no bf16."""
-    if cell.training.precision != "bf16" or device.type != "cpu":
-        return
-    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    if has_onednn and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        say(
-            f"{cell.id}: training.precision: bf16 takes many times as long as fp32 on this"
-            " processor, for which torch has no fast products in bf16 (on x86 they need AVX-512);"
-            " use another machine, or set fp32, which makes another cell"
-        )
 
 
 def _is_kept(cell: Cell, run_dir: Path, data_dir: Path) -> bool:

@@ -15,8 +15,8 @@ _collecting: list[list[int]] = []
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """Collect SIGTERM and SIGHUP instead of dying; a cluster sends SIGTERM as a warning before the
-    time limit.
+    """Collect SIGTERM, SIGHUP and SIGINT instead of dying; a cluster sends SIGTERM as a warning
+    before the time limit, and Ctrl-C is SIGINT.
 
     Entered again, by a cell within its job, this yields the same list, so that a request reaches
     both at any moment.
@@ -31,7 +31,7 @@ def stop_requests() -> Iterator[list[int]]:
         received.append(number)
 
     previous = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup has it ignored
             previous[number] = signal.signal(number, remember)
     try:

@@ -12,6 +12,7 @@ import pytest
 from coupled_adam_bench.cli import start
 from coupled_adam_bench.cli.jobs import Jobs, switch
 from coupled_adam_bench.cli.resources import JobResources
+from coupled_adam_bench.machine import device
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.config import parse_any_study, parse_study
 from coupled_adam_bench.study.config.reading import read_study_file
@@ -196,6 +197,32 @@ def test_a_start_says_which_letters_of_labels_need_another_latex(tiny_study):
         "tiny: in the tables for LaTeX the letters 語 need XeLaTeX or LuaLaTeX with a font that"
         " has them"
     ]
+
+
+@pytest.mark.parametrize(
+    ("precision", "gpus", "flags", "said"),
+    [
+        ("bf16", 0, "avx2 fma", True),
+        ("fp32", 0, "avx2 fma", False),
+        ("bf16", 1, "avx2 fma", False),
+        ("bf16", 0, "avx2 avx512f", False),
+        ("bf16", 0, "asimd bf16", False),
+        ("bf16", 0, "", False),  # not Linux
+    ],
+)
+def test_a_start_says_that_a_processor_has_no_bf16(
+    precision, gpus, flags, said, tiny_study, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(device, "_PROCESSOR", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n" if flags else "")
+    settings = tiny_study(execution={"gpus": gpus})
+    settings["training"] |= {"precision": precision}
+    plan = make_plan(parse_study(settings))
+    found = list(start.slow_precision(plan, {"train_cells"}))
+    assert [text.partition(" takes")[0] for text in found] == (
+        ["tiny: training.precision: bf16"] if said else []
+    )
+    assert not list(start.slow_precision(plan, {"report_of_study"}))
 
 
 @pytest.mark.fault(

@@ -73,6 +73,25 @@ def test_snakemake_finds_it():
     assert LoggerPluginRegistry().get_plugin("study").log_handler is plugin.LogHandler
 
 
+def test_after_ctrl_c_no_job_fails_and_the_last_line_says_how_to_go_on(monkeypatch, tmp_path):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream)
+    begin(to)
+    info(to, 1)
+    send(to, None, "Terminating processes on user request, this might take some time.")
+    (tmp_path / "a.log").write_text("KeyboardInterrupt\n")
+    facts = {"rule_name": "embeddings", "log": [str(tmp_path / "a.log")], "aux": {}}
+    send(to, LogEvent.JOB_ERROR, "Error", logging.ERROR, jobid=1, rule_msg=None, **facts)
+    send(to, None, "RuleException:\nCalledProcessError in file", logging.ERROR)
+    to.close()
+    to.close()
+    assert stream.getvalue().splitlines()[1:] == [
+        "Stopping: running jobs finish a step and write what they have.",
+        "s: 1 of 1 cells trained, 0 of 2 jobs",
+        "Stopped. The same command goes on from here.",
+    ]
+
+
 def test_in_a_file_there_is_one_line_and_what_matters(monkeypatch, tmp_path):
     stream = io.StringIO()
     to = handler(monkeypatch, stream)

@@ -284,17 +284,3 @@ def test_a_request_to_stop_that_comes_before_the_cell_stops_it(tiny_plan, tiny_d
     assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000001"]
     with stop_requests() as stop:
         assert not stop
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-@pytest.mark.parametrize("supported", [False, True])
-def test_a_processor_without_products_in_bf16_is_said(
-    precision, supported, tiny_study, tiny_data, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
-    settings = tiny_study()
-    settings["training"] |= {"precision": precision}
-    cell = cell_of(make_plan(parse_study(settings)))
-    assert train(cell, cell.study.execution, tiny_data, tmp_path / "run", ALONE) == 0
-    line = f"{cell.id}: training.precision: bf16 takes many times as long as fp32"
-    assert (line in capsys.readouterr().err) == (precision == "bf16" and not supported)
