@@ -273,14 +273,26 @@ def test_no_thread_outlives_a_run(tiny_plan, tiny_data, tmp_path):
         gc.enable()
 
 
-def test_a_request_to_stop_that_comes_before_the_cell_stops_it(tiny_plan, tiny_data, tmp_path):
+@pytest.fixture
+def in_front():
+    """Ctrl-C reaches this process, as it does none that a shell has put into the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("in_front")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_request_to_stop_that_comes_before_the_cell_stops_it(
+    number, tiny_plan, tiny_data, tmp_path
+):
     with stop_requests() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         assert (
             train(cell_of(tiny_plan), only(tiny_plan).study.execution, tiny_data, tmp_path, ALONE)
             == RESUME_ME
         )
-    assert stop == [signal.SIGTERM]
+    assert stop == [number]
     assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000001"]
     with stop_requests() as stop:
         assert not stop
