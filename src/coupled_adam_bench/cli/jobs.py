@@ -240,7 +240,8 @@ class Jobs:
             f" (execution.{setting})" if setting else ""
         )
         folder = shlex.quote(str(self.study_dir / "logs")).replace("{", "{{").replace("}", "}}")
-        killed = f'{folder}/"{{rule}} {{wildcards}}.killed"'
+        # Without !s some versions of Snakemake write names beside the values (job=batch-000).
+        killed = f'{folder}/"{{rule}} {{wildcards!s}}.killed"'
         # SIGTERM goes to all processes of a job, and Ctrl-C to those of a terminal. Without a trap
         # Bash would end at once, SLURM would end what is left, and training could not write its
         # checkpoint.

@@ -84,6 +84,21 @@ def run_killed(jobs, wildcards, tmp_path, ends: list[str]) -> None:
         subprocess.run(["bash", "-euc", command], check=False, cwd=tmp_path)
 
 
+def test_snakemake_names_the_file_of_killed_attempts_as_resources_read_it(jobs, asks, tmp_path):
+    command = jobs.watched("kill -9 $$", None)
+    (tmp_path / "Snakefile").write_text(
+        "rule train_trunk:\n    output: '{trunk}.{step}.txt'\n    log: '{trunk}.{step}.log'\n"
+        f"    shell: {command!r}\n"
+    )
+    (jobs.study_dir / "logs").mkdir(parents=True)
+    words = ["--cores", "1", "--quiet", "all", "--", "a.2.txt"]
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *words], capture_output=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert asks._n_killed("train_trunk", Wildcards(trunk="a", step="2")) == 1
+
+
 class Quoted(str):
     def __format__(self, spec):
         return self
