@@ -40,8 +40,8 @@ ENDED = "coupled_adam_bench_ended"
 """The attribute of the record with which the workflow says what it has made."""
 _LINE_SECONDS = 60.0
 _DRAW_SECONDS = 1.0
-# What Snakemake says at each start and for each job, and the command of a job that failed. All else
-# is printed. The jobs of a dry run are counted in its table.
+# What Snakemake says at each start and for each job. All else is printed. The jobs of a dry run
+# are counted in its table.
 _USUAL = re.compile(
     r"Building DAG of jobs|Assuming unrestricted shared|host: |Using shell|Select jobs to"
     r" execute|Execute \d+ jobs"
@@ -133,7 +133,7 @@ class LogHandler(LogHandlerBase):
             self._end("\n".join([message, *self._made()]))
         elif message.startswith(_INTERRUPTED):
             self._is_interrupted = True
-            self._print("Stopping: running jobs finish a step and write what they have.")
+            self._print("Stopping: training finishes its step and writes a checkpoint.")
         elif event == LogEvent.JOB_ERROR:
             if not self._is_interrupted:
                 self._print_failure(record)

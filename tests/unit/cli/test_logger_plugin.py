@@ -86,7 +86,7 @@ def test_after_ctrl_c_no_job_fails_and_the_last_line_says_how_to_go_on(monkeypat
     to.close()
     to.close()
     assert stream.getvalue().splitlines()[1:] == [
-        "Stopping: running jobs finish a step and write what they have.",
+        "Stopping: training finishes its step and writes a checkpoint.",
         "s: 1 of 1 cells trained, 0 of 2 jobs",
         "Stopped. The same command goes on from here.",
     ]
