@@ -73,7 +73,7 @@ rule plan:
 
 
 rule rehearse:
-    """Target: rehearse the study without a GPU: at full size on fake tensors, then every stage on a miniature."""
+    """Target: rehearse the study without a GPU: every stage runs on a miniature."""
     params:
         templates=TEMPLATES,
     shell:

@@ -29,8 +29,7 @@ def test_the_target_rehearse(tiny_study, tmp_path):
         command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "nano, coupled_adam, 2 x fsdp, fp32" in result.stdout
-    assert "rehearsed tiny: nothing was found" in result.stdout
+    assert "and nothing was found" in result.stdout
     assert {path.name for path in (tmp_path / "results" / "tiny").iterdir()} <= {
         "plan.json",
         ".lock",

@@ -102,9 +102,9 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 def _rehearse(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.cli import main
-    from coupled_adam_bench.tools.rehearsal.rehearse import rehearse_plan
+    from coupled_adam_bench.tools.rehearsal.miniature import rehearse_plan
 
-    return rehearse_plan(plan_of(arguments), arguments.templates, arguments.gpu_gb, main)
+    return rehearse_plan(plan_of(arguments), arguments.templates, main)
 
 
 def _measure(arguments: argparse.Namespace) -> int:
@@ -196,12 +196,6 @@ def add_commands(stage: AddCommand) -> None:
         "rehearse a study without a GPU; exit status 1 if something was found",
     )
     sub.add_templates()
-    sub.add_argument(
-        "--gpu-gb",
-        type=float,
-        default=80,
-        help="memory of a GPU in 10^9 bytes (default: %(default)s)",
-    )
     sub = stage("measure", _measure, measuring.DESCRIPTION, plan=False)
     # Those who measure a model without a study need no plan.
     lists = "what fetch has written, if it is there"

@@ -1,2 +1,1 @@
-"""Rehearses a study without a GPU: the paper's sizes on fake tensors, then every stage for real on
-a miniature."""
+"""Rehearses a study without a GPU: every stage for real, on a miniature."""

@@ -8,11 +8,13 @@ import contextlib
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.machine.process import environment
+from coupled_adam_bench.machine.progress import Progress
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import seal, write_sealed
 from coupled_adam_bench.study.cells import data_digest
@@ -43,6 +45,26 @@ _LANGUAGE = {
     "n_task_items": 10,
 }
 _VOCAB_SIZE = 64
+
+
+def rehearse_plan(plan: Plan, templates: Path, run: Run) -> int:
+    """Rehearse a plan, print what was found, and return 1 if a stage stopped, else 0.
+
+    ``run`` runs a command of the package.
+    """
+    started = time.perf_counter()
+    stages = stage_names(plan, templates)
+    with Progress(len(stages), "stages", "rehearse in miniature") as progress:
+        stopped = run_miniature(plan, templates, run, lambda name: progress.update(1, stage=name))
+    seconds = time.perf_counter() - started
+    if stopped:
+        print(f"rehearsed {plan.name}: stopped in {stopped} ({seconds:.0f} s)")
+        return 1
+    print(
+        f"rehearsed {plan.name}: {len(stages)} stages ran on the CPU, from the text to the report,"
+        f" and nothing was found ({seconds:.0f} s)"
+    )
+    return 0
 
 
 def miniature(plan: Plan) -> dict[str, Any]:
