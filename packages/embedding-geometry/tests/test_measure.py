@@ -235,11 +235,10 @@ SOME_CLASSES = (
 def test_the_matrices_of_every_class_of_transformers(tmp_path, name):
     try:
         model = small_model(name)
-    except (
-        Exception
-    ) as error:  # a configuration that cannot be made small by changing its sizes alone
+    except Exception:
         assert name not in SOME_CLASSES
-        pytest.skip(f"{type(error).__name__}: {error}"[:200])
+        # One reason for all, so that pytest prints one line with their number.
+        pytest.skip("the class cannot be built small by changing its sizes only")
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path, dtype=torch.float32)
     modules = (loaded.get_input_embeddings(), loaded.get_output_embeddings())

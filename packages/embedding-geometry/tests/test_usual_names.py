@@ -77,16 +77,15 @@ def test_no_class_of_transformers_has_another_matrix_than_transformers_finds(tmp
     try:
         small_model(name).save_pretrained(tmp_path)
         known = find_matrices(open_place(str(tmp_path)))
-    except (
-        Exception
-    ) as error:  # a configuration that cannot be made small, or a model that is not measured at all
-        pytest.skip(f"{type(error).__name__}: {error}"[:200])
+    except Exception:
+        # One reason for all, so that pytest prints one line with their number.
+        pytest.skip("the class cannot be built small, or is not measured at all")
     alone()
     try:
         found = find_matrices(open_place(str(tmp_path)))
     except ValueError as error:
         assert "install torch and transformers" in str(error)
-        pytest.skip("it is refused")
+        return
     assert found.embeddings.name == known.embeddings.name
     assert found.head is None or found.head.name == known.head.name
 
