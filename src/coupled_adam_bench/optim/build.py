@@ -169,4 +169,5 @@ def build_embedding_optimizer(
     if isinstance(optimizer, CustomSettings):
         return custom.build(optimizer, embeddings, lr, decay)
     kind: type[torch.optim.Optimizer] = resolve_name(optimizer.implementation)
-    return kind(embeddings, lr=lr, weight_decay=decay, **optimizer.keywords(training))  # type: ignore[call-arg]
+    keywords = optimizer.keywords(training.betas(optimizer), training.eps)
+    return kind(embeddings, lr=lr, weight_decay=decay, **keywords)  # type: ignore[call-arg]

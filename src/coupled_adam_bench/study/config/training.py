@@ -124,8 +124,10 @@ class Training(LaterSettings):
         own = optimizer.weight_decay
         return self.embedding_weight_decay if own is None else own
 
-    def betas(self, optimizer: BetaSettings) -> tuple[float, float]:
+    def betas(self, optimizer: SingleOptimizer) -> tuple[float, float]:
         """Return the decay rates of an optimizer's moments: its own if given, else the study's."""
+        if not isinstance(optimizer, BetaSettings):
+            return self.beta1, self.beta2
         beta1 = self.beta1 if optimizer.beta1 is None else optimizer.beta1
         return beta1, self.beta2 if optimizer.beta2 is None else optimizer.beta2
 

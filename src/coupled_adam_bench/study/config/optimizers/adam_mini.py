@@ -1,11 +1,8 @@
 """Adam-mini."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from coupled_adam_bench.study.config.optimizers.base import BetaSettings
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.config.training import Training
 
 
 class AdamMiniSettings(BetaSettings):
@@ -22,7 +19,7 @@ class AdamMiniSettings(BetaSettings):
         """Return the size of the first moment, and one number of the second for each row."""
         return rows * width + rows
 
-    def keywords(self, training: "Training") -> dict[str, Any]:
+    def keywords(self, betas: tuple[float, float], eps: float) -> dict[str, Any]:
         """Return decay rates, epsilon, and that coupling is over the columns of a row, which is
         Adam-mini's rule."""
-        return {"betas": training.betas(self), "eps": training.eps, "coupled_dim": 1}
+        return {"betas": betas, "eps": eps, "coupled_dim": 1}

@@ -1,11 +1,8 @@
 """AdamW, which the paper calls Adam."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from coupled_adam_bench.study.config.optimizers.base import BetaSettings
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.config.training import Training
 
 
 class AdamWSettings(BetaSettings):
@@ -29,11 +26,11 @@ class AdamWSettings(BetaSettings):
         """Return the size of both moments, and of the largest second one."""
         return (3 if self.amsgrad else 2) * rows * width
 
-    def keywords(self, training: "Training") -> dict[str, Any]:
+    def keywords(self, betas: tuple[float, float], eps: float) -> dict[str, Any]:
         """Return decay rates, epsilon and the variant; the fused kernel reads each tensor once."""
         return {
-            "betas": training.betas(self),
-            "eps": training.eps,
+            "betas": betas,
+            "eps": eps,
             "amsgrad": self.amsgrad,
             "fused": True,
         }

@@ -3,14 +3,11 @@ named by its path."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from coupled_adam_bench.study.config.base import LaterSettings, Settings
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.config.training import Training
 
 
 class HeadSettings(LaterSettings, ABC):
@@ -144,9 +141,13 @@ class BuiltInSettings(HeadSettings, Named):
     does not."""
 
     @abstractmethod
-    def keywords(self, training: "Training") -> dict[str, Any]:
-        """Return the arguments of the implementation beside the matrices, ``lr`` and
-        ``weight_decay``."""
+    def keywords(self, betas: tuple[float, float], eps: float) -> dict[str, Any]:
+        """Return the arguments of the implementation that come after the matrices, ``lr`` and
+        ``weight_decay``.
+
+        ``betas`` are the optimizer's own decay rates if it has any, else the study's, and ``eps``
+        is the study's.
+        """
 
     def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
         """Return key and label, made of all settings that differ from their defaults, some
@@ -209,6 +210,6 @@ class MomentumSettings(BuiltInSettings):
         """Return the size of the momentum, if there is any."""
         return rows * width if self.momentum else 0
 
-    def keywords(self, training: "Training") -> dict[str, Any]:  # noqa: ARG002 - as of the others
+    def keywords(self, betas: tuple[float, float], eps: float) -> dict[str, Any]:  # noqa: ARG002 - those of all
         """Return the factor of the momentum."""
         return {"momentum": self.momentum}

@@ -1,13 +1,10 @@
 """Coupled Adam."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from coupled_adam_bench.study.config.optimizers.base import BetaSettings
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.config.training import Training
 
 
 class CoupledAdamSettings(BetaSettings):
@@ -31,10 +28,10 @@ class CoupledAdamSettings(BetaSettings):
         """Return the size of the first moment, and one row for the second."""
         return (rows + 1) * width
 
-    def keywords(self, training: "Training") -> dict[str, Any]:
+    def keywords(self, betas: tuple[float, float], eps: float) -> dict[str, Any]:
         """Return decay rates, epsilon and the factor of the second moment."""
         return {
-            "betas": training.betas(self),
-            "eps": training.eps,
+            "betas": betas,
+            "eps": eps,
             "scale": 2.0**-self.scale_exponent,
         }

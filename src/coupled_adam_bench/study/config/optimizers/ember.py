@@ -1,13 +1,10 @@
 """Ember."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from coupled_adam_bench.study.config.optimizers.base import BuiltInSettings, FactorSettings
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.config.training import Training
 
 
 class EmberSettings(FactorSettings):
@@ -34,6 +31,6 @@ class EmberSettings(FactorSettings):
         """Return one number for each row and each column."""
         return rows + width
 
-    def keywords(self, training: "Training") -> dict[str, Any]:  # noqa: ARG002 - as of the others
+    def keywords(self, betas: tuple[float, float], eps: float) -> dict[str, Any]:  # noqa: ARG002 - those of all
         """Return its own decay rate and epsilon."""
         return {"beta2": self.beta2, "eps": self.eps}

@@ -1,13 +1,10 @@
 """SGD with steps of one size."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from coupled_adam_bench.study.config.optimizers.base import BuiltInSettings, FactorSettings
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.config.training import Training
 
 
 class NormalizedSgdSettings(FactorSettings):
@@ -39,6 +36,6 @@ class NormalizedSgdSettings(FactorSettings):
         """Return the size of the average, if there is any."""
         return rows * width if self.momentum else 0
 
-    def keywords(self, training: "Training") -> dict[str, Any]:  # noqa: ARG002 - as of the others
+    def keywords(self, betas: tuple[float, float], eps: float) -> dict[str, Any]:  # noqa: ARG002 - those of all
         """Return what is normalized, and the decay rate."""
         return {"by": self.by, "momentum": self.momentum}
