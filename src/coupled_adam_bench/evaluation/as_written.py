@@ -86,7 +86,8 @@ def _json_lines(path: Path, text: str) -> Any:
                 return json.loads(text)
             except json.JSONDecodeError:
                 raise ValueError(
-                    f"{path}:{number}: not JSON ({error}); write one item a line, or a list of items"
+                    f"{path}:{number}: not JSON ({error}); write one item a line, or a list of"
+                    " items"
                 ) from None
     return found
 

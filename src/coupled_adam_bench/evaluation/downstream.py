@@ -302,6 +302,7 @@ def _load_tasks(
             ):
                 loaded[task.name] = manager.load([source])
         except Exception as error:
+            _check_half_loaded(error)
             raise ValueError(
                 f"evaluation.downstream.tasks: {task.name!r} cannot be loaded: {_in_words(error)}"
                 + _advice(task, stand_in)
@@ -313,6 +314,22 @@ def _load_tasks(
             _build_once(member)
             share_hits(member)
     return loaded
+
+
+def _check_half_loaded(error: Exception) -> None:
+    """Look at the items of the task that lm-eval was loading when the error was raised.
+
+    It tries the first item while it loads, so what is wrong with its items may end the loading.
+    """
+    from lm_eval.api.task import ConfigurableTask
+
+    from coupled_adam_bench.evaluation.items import check_items
+
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        task = frame.f_locals.get("self")
+        if isinstance(task, ConfigurableTask) and hasattr(task, "multiple_input"):
+            check_items(task, None)
+            return
 
 
 def _reads_files(task: TaskFile, stand_in: StandIn | None, own_tasks: str | None) -> bool:

@@ -7,7 +7,7 @@ right, with a warning in its log. Only functions import this module, since it lo
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,28 +21,40 @@ _SHOWN = 200
 
 
 def check_items(task: Any, limit: int | None) -> None:
-    """Check prompt, choices and answer of each item that a task scores by the place of its answer.
+    """Check prompt, choices and answer of each item that a task scores by the place of its answer,
+    and of each that may stand as an example in a prompt, if it is read in the same way.
 
     ``ValueError`` for the first kind of fault that is found, with the number of its items, the
     first of them and what to do. A task with a ``process_results`` of its own judges answers
-    itself, so only prompts and choices are looked at.
+    itself, so only prompts and choices are looked at. An item on which the task's own code fails is
+    left to the scoring, which says so.
     """
     if not isinstance(task, ConfigurableTask) or task.OUTPUT_TYPE != "multiple_choice":
         return
+    _check(task, "items", task.doc_iterator(limit=limit))
+    config, examples = task.config, task.fewshot_cfg
+    names = ("doc_to_text", "doc_to_choice", "doc_to_target")
+    is_alike = all(getattr(examples, name) == getattr(config, name) for name in names)
+    if config.num_fewshot and is_alike:
+        _check(task, "examples of the prompts", enumerate(task.fewshot_docs()))
+
+
+def _check(task: Any, what: str, docs: Iterable[tuple[int, Any]]) -> None:
     faults: dict[str, list[tuple[int, str]]] = {}
-    answers = []
-    n_items = 0
-    for number, doc in task.doc_iterator(limit=limit):
-        n_items += 1
-        item = _Item(task, doc)
-        answers.append(item)
+    items = []
+    for number, doc in docs:
+        try:
+            item = _Item(task, doc)
+        except Exception:  # of the task's own code
+            continue
+        items.append(item)
         if fault := item.fault():
             faults.setdefault(fault[0], []).append((number, fault[1]))
     for kind, found in faults.items():
         first, shown = found[0]
         raise ValueError(
-            f"downstream task {task.task_name!r}: {len(found)} of {n_items} items {kind}, the first"
-            f" is item {first} (from 0): {shown}; {_cure(kind, task, answers)}"
+            f"downstream task {task.task_name!r}: {len(found)} of {len(items)} {what} {kind}, the"
+            f" first is item {first} (from 0): {shown}; {_cure(kind, task, items)}"
         )
 
 
@@ -59,12 +71,12 @@ class _Item:
         config = task.config
         self.choices = _understood(task.doc_to_choice, doc)
         self.text = _understood(task.doc_to_text, doc)
-        self.said_text = said_by(config.doc_to_text, doc, task.features)
+        self.said_text = _said_by(config.doc_to_text, doc, task.features)
         self.has_inputs = bool(task.multiple_input)
-        # Where the choices are whole texts, the place of the right one stands in the prompt's field.
+        # Where the choices are whole texts, doc_to_text gives the place of the right one.
         self.answer = self.text if self.has_inputs else _understood(task.doc_to_target, doc)
         rule = config.doc_to_text if self.has_inputs else config.doc_to_target
-        self.said = said_by(rule, doc, task.features)
+        self.said = _said_by(rule, doc, task.features)
         self.judges_itself = callable(config.process_results)
 
     def fault(self) -> tuple[str, str] | None:
@@ -77,11 +89,14 @@ class _Item:
             return _NO_CHOICES, _short(repr(self.choices))
         if self.judges_itself:
             return None
-        shown = f"the answer {self.said!r} to the choices {_short(repr(self.choices))}"
+        answer = self.answer if self.said is None else self.said
+        shown = f"the answer {answer!r} to the choices {_short(repr(self.choices))}"
         places = self.places()
-        if isinstance(self.said, str) and not isinstance(self.answer, str):
-            if self.said in self.choices and places != [self.choices.index(self.said)]:
+        is_guessed = isinstance(self.said, str) and not isinstance(self.answer, str)
+        if is_guessed and self.said in self.choices:
+            if places != [self.choices.index(self.said)]:
                 return _MISREAD, shown
+            return None
         if not places or not all(0 <= place < len(self.choices) for place in places):
             return _NO_CHOICE, shown
         return None
@@ -103,20 +118,21 @@ def _understood(read: Any, doc: Any) -> Any:
         return None
 
 
-def said_by(rule: Any, doc: Any, features: Sequence[str]) -> Any:
+def _said_by(rule: Any, doc: Any, features: Sequence[str]) -> Any:
     """Return what an item itself says where a rule of the task leads: a number or a text, as the
     file has it.
 
     A rule is the name of a field, a template, a function or a value. A template of one expression
-    gives the expression's value, and any other a text.
+    gives the expression's value, and any other a text. None where it has no value, as for the
+    place of what is not in a list.
     """
     if callable(rule):
-        return rule(doc)
+        return _understood(rule, doc)
     if not isinstance(rule, str):
         return rule
     if rule in features:
         return doc[rule]
-    return _template(rule)(**doc)
+    return _understood(lambda values: _template(rule)(**values), doc)
 
 
 @lru_cache(maxsize=64)
@@ -183,7 +199,7 @@ def _cure_of_no_choice(field: str, answer: str | None, items: Sequence[_Item]) -
     if len(numbers) == len(said) and answer is not None:
         if min(numbers) == 1 and max(numbers) == n_choices:
             return f'the places seem to count from 1: write {field}: "{{{{{answer} | int - 1}}}}"'
-        if 0 <= min(numbers) and max(numbers) < n_choices:
+        if min(numbers) >= 0 and max(numbers) < n_choices:
             return (
                 f'if the answer is the place of a choice, write {field}: "{{{{{answer} | int}}}}"'
             )

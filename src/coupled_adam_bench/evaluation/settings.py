@@ -49,7 +49,8 @@ def set_files(study: Study, data_folder: Path) -> list[tuple[WordSimilaritySet, 
 def read_pairs(path: Path, spec: WordSimilaritySet) -> list[Pair]:
     """Read a set; ``ValueError`` with file, line and the settings that lead there for one that
     cannot be read."""
-    return _of_list(read_list, path, spec)
+    pairs: list[Pair] = _of_list(read_list, path, spec)
+    return pairs
 
 
 def described_sets(study: Study) -> list[str]:

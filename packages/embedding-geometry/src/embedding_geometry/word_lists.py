@@ -12,7 +12,7 @@ _PART_OF_SPEECH = re.compile(r"-[a-z]$")
 _NAME_LENGTH = 64
 _SEPARATORS = ("\t", ";", ",")
 """What separates the columns of a list, if each of its lines has it; else spaces and tabs do."""
-_TAGS = frozenset("a adj adjective adv adverb n noun r s v verb".split())
+_TAGS = frozenset({"a", "adj", "adv", "n", "noun", "r", "s", "v", "verb"})
 """What a column of parts of speech has, in small letters."""
 _COMMENT = re.compile(r"#+(\s|$)")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
