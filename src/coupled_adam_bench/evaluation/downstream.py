@@ -110,7 +110,7 @@ def try_tasks(plan: Plan) -> dict[str, dict[str, int]]:
 def _try_study(study: Study, data_id: str) -> dict[str, int]:
     with load_tasks(study, data_id) as loaded:
         from coupled_adam_bench.evaluation.harness_model import ADVICE, HarnessModel
-        from coupled_adam_bench.evaluation.items import check_items
+        from coupled_adam_bench.evaluation.items import check_acc, check_items
 
         for tasks in loaded.values():
             for member in tasks["tasks"].values():
@@ -119,6 +119,9 @@ def _try_study(study: Study, data_id: str) -> dict[str, int]:
         scored = run_tasks(loaded, lm, settings.downstream_of(study).limit)
     for said in scored.ties:
         say(f"try-tasks: {said}")
+    for name, tasks in loaded.items():
+        if "acc,none" in scored.results[name]:
+            check_acc(name, tasks["tasks"], scored.documents)
     rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
     if any(row["metric"] == "acc" and math.isnan(row["value"]) for row in rows):
         raise ValueError(

@@ -14,6 +14,8 @@ from typing import Any
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.utils import env
 
+from coupled_adam_bench.records.kept import Document
+
 _EXPRESSION = re.compile(r"\s*\{\{((?:(?!\}\}).)*)\}\}\s*", re.DOTALL)
 _LEAVE_OUT = "leave these items out with process_docs"
 _SHOWN = 200
@@ -21,22 +23,49 @@ _SHOWN = 200
 
 
 def check_items(task: Any, limit: int | None) -> None:
-    """Check prompt, choices and answer of each item that a task scores by the place of its answer,
-    and of each that may stand as an example in a prompt, if it is read in the same way.
+    """Check where a task's examples come from, and prompt, choices and answer of each item.
+
+    They are checked where the answer is a place among choices, also of the items that may stand as
+    examples in a prompt, if these are read in the same way.
 
     ``ValueError`` for the first kind of fault that is found, with the number of its items, the
     first of them and what to do. A task with a ``process_results`` of its own judges answers
     itself, so only prompts and choices are looked at. An item on which the task's own code fails is
     left to the scoring, which says so.
     """
-    if not isinstance(task, ConfigurableTask) or task.OUTPUT_TYPE != "multiple_choice":
+    if not isinstance(task, ConfigurableTask):
+        return
+    config, examples = task.config, task.fewshot_cfg
+    has_examples = examples.split or examples.samples or config.training_split
+    if config.num_fewshot and not (has_examples or config.validation_split):
+        raise ValueError(
+            f"downstream task {task.task_name!r}: its {config.num_fewshot} examples of a prompt"
+            " would be drawn from the items that are scored, the item itself among them; write"
+            f" fewshot_split: {config.test_split} into the task, which leaves the item itself out,"
+            " or name another split there, or set evaluation.downstream.num_fewshot to 0"
+        )
+    if task.OUTPUT_TYPE != "multiple_choice":
         return
     _check(task, "items", task.doc_iterator(limit=limit))
-    config, examples = task.config, task.fewshot_cfg
     names = ("doc_to_text", "doc_to_choice", "doc_to_target")
     is_alike = all(getattr(examples, name) == getattr(config, name) for name in names)
     if config.num_fewshot and is_alike:
         _check(task, "examples of the prompts", enumerate(task.fewshot_docs()))
+
+
+def check_acc(name: str, members: Iterable[str], documents: Sequence[Document]) -> None:
+    """Raise ``ValueError`` if the ``acc`` of a task leaves out some of its items, or that of a
+    group some of its tasks; lm-eval then gives the mean over the others."""
+    for member in members:
+        items = [document for document in documents if document.task == member]
+        n_scored = sum("acc" in document.metrics for document in items)
+        if n_scored < len(items):
+            raise ValueError(
+                f"evaluation.downstream.tasks: {name}: its acc would be the mean without"
+                f" {len(items) - n_scored} of the {len(items)} items of {member!r}, for which the"
+                " task reports none; have it report acc for each item, or leave these out with"
+                " process_docs"
+            )
 
 
 def _check(task: Any, what: str, docs: Iterable[tuple[int, Any]]) -> None:

@@ -309,6 +309,51 @@ def test_examples_of_the_prompts_are_looked_at(here):
         tried("own", num_fewshot=1)
 
 
+def test_an_item_is_no_example_in_its_own_prompt(here):
+    write_task("own", [{"q": f"item {i}", "c": ["to", "in"], "a": 0} for i in range(3)])
+    with pytest.raises(
+        ValueError, match="examples of a prompt would be drawn from the items that are scored"
+    ) as error:
+        tried("own", num_fewshot=2)
+    cure("own", re.search(r"write (fewshot_split: test) into", str(error.value))[1])
+    assert tried("own", num_fewshot=2) == 3
+    with load_tasks(planned("own", num_fewshot=2).study, DATA_ID) as loaded:
+        task = loaded["own"]["tasks"]["own"]
+        task.set_fewshot_seed(0)
+        for number, doc in task.doc_iterator():
+            assert task.fewshot_context(doc, 2).count(f"item {number}") == 1
+
+
+SOMETIMES = """
+def score(item, results):
+    return {"acc": 1.0} if item["a"] else {}
+
+
+def never(item, results):
+    return {"other": 1.0}
+"""
+
+
+def test_an_accuracy_of_some_items_or_some_tasks_is_refused(here):
+    rows = [{"q": "the", "c": ["to", "in"], "a": a} for a in (1, 0, 1)]
+    for name in ("whole", "own", "none"):
+        write_task(name, rows)
+    Path("tasks/code.py").write_text(SOMETIMES)
+    for name, function in (("own", "score"), ("none", "never")):
+        path = Path(f"tasks/{name}.yaml")
+        path.write_text(path.read_text() + f"process_results: !function code.{function}\n")
+    group = {
+        "group": "both",
+        "task": ["whole", "none"],
+        "aggregate_metric_list": [{"metric": "acc"}],
+    }
+    Path("tasks/both.yaml").write_text(yaml.safe_dump(group))
+    with pytest.raises(ValueError, match="own: its acc would be the mean without 1 of the 3 items"):
+        tried("own")
+    with pytest.raises(ValueError, match=r"both: its acc .* without 3 of the 3 items of 'none'"):
+        tried("both")
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_prompt_in_digits_is_a_prompt_or_refused(here, first):
     prompts = ["007", "what"] if first else ["what", "12"]
