@@ -72,7 +72,9 @@ def json_rows(path: Path, config: Any = None) -> list[Row]:
         found = _json_lines(path, text)
     if isinstance(found, dict):
         found = _rows_of_columns(path, found)
-    return [row if isinstance(row, dict) else {"text": row} for row in found]
+    if all(isinstance(row, dict) for row in found):
+        return list(found)
+    return [{"text": row} for row in found]
 
 
 def _json_lines(path: Path, text: str) -> Any:
@@ -114,8 +116,9 @@ def _csv_rows(path: Path, config: Any) -> list[Row]:
         "na_filter": config.na_values is not None,  # what the task itself says is missing
     }
     frame = pd.read_csv(path, **options).astype(object)
-    rows = frame.where(frame.notna(), None).to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in rows]
+    frame.columns = frame.columns.map(str)
+    rows: list[Row] = frame.where(frame.notna(), None).to_dict("records")
+    return rows
 
 
 def _dataset(rows: list[Row]) -> Any:
@@ -131,9 +134,14 @@ def _dataset(rows: list[Row]) -> Any:
         # Values of several types, such as 1 and "1", have no type of Arrow in common.
         if feature is None:
             feature = datasets.Json()
-            values = [None if value is None else json.dumps(value) for value in values]
+            values = list(map(_as_json, values))
         columns[name], features[name] = values, feature
     return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+def _as_json(value: Any) -> str | None:
+    """Return a value as the type ``Json`` holds it."""
+    return None if value is None else json.dumps(value)
 
 
 def _feature(values: list[Any]) -> Any:
@@ -156,5 +164,7 @@ def _feature(values: list[Any]) -> Any:
     keys = {tuple(value) for value in there} if kinds == {dict} else set()
     if len(keys) != 1 or len(there) < len(values):
         return None
-    fields = {key: _feature([value[key] for value in there]) for key in keys.pop()}
+    fields = {}
+    for key in keys.pop():
+        fields[key] = _feature([value[key] for value in there])
     return fields if fields and None not in fields.values() else None

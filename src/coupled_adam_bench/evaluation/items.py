@@ -11,9 +11,6 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from lm_eval.api.task import ConfigurableTask
-from lm_eval.utils import env
-
 from coupled_adam_bench.records.kept import Document
 
 _EXPRESSION = re.compile(r"\s*\{\{((?:(?!\}\}).)*)\}\}\s*", re.DOTALL)
@@ -33,6 +30,8 @@ def check_items(task: Any, limit: int | None) -> None:
     itself, so only prompts and choices are looked at. An item on which the task's own code fails is
     left to the scoring, which says so.
     """
+    from lm_eval.api.task import ConfigurableTask
+
     if not isinstance(task, ConfigurableTask):
         return
     config, examples = task.config, task.fewshot_cfg
@@ -136,7 +135,9 @@ class _Item:
         if isinstance(self.answer, str):
             return [self.choices.index(self.answer) if self.answer in self.choices else -1]
         answers = self.answer if isinstance(self.answer, list) else [self.answer]
-        return [int(one) if isinstance(one, int) else -1 for one in answers]
+        if not all(isinstance(one, int) for one in answers):
+            return [-1]
+        return [int(one) for one in answers]
 
 
 def _understood(read: Any, doc: Any) -> Any:
@@ -166,6 +167,10 @@ def _said_by(rule: Any, doc: Any, features: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=64)
 def _template(rule: str) -> Any:
+    """Return the function that fills a template, or evaluates its one expression, as lm-eval
+    would."""
+    from lm_eval.utils import env
+
     found = _EXPRESSION.fullmatch(rule)
     if found is None:
         return env.from_string(rule).render

@@ -76,7 +76,10 @@ def share_hits(task: Any) -> None:
             tried.append(process(doc, changed))
         names = [name for name in found if is_own or name in _HITS]
         names = [name for name in names if isinstance(found[name], Real)]
-        return found | {name: fmean(float(one[name]) for one in tried) for name in names}
+        shared = {}
+        for name in names:
+            shared[name] = fmean(float(one[name]) for one in tried)
+        return found | shared
 
     task.process_results = process_shared
 

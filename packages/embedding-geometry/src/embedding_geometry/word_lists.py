@@ -92,10 +92,10 @@ def _rows_of(path: Path, name: str) -> _Rows:
     comment = ""
     while lines and _COMMENT.match(lines[0][1]):
         comment = lines.pop(0)[1].lstrip("# ")
-    separator = next(
-        (mark for mark in _SEPARATORS if lines and all(line.count(mark) > 1 for _, line in lines)),
-        None,
-    )
+    separator = None
+    for mark in reversed(_SEPARATORS):
+        if lines and all(line.count(mark) > 1 for _, line in lines):
+            separator = mark
     cut = [(number, _columns(line, separator)) for number, line in lines]
     names = _columns(comment, separator)
     return _Rows(cut, names if cut and len(names) == len(cut[0][1]) else [])
@@ -135,9 +135,11 @@ def recognised_set(path: Path, name: str | None = None) -> WordList:
 def _recognised_columns(rows: _Rows, path: Path) -> tuple[int, int, int]:
     """Return the columns of both words and of the rating; (0, 1, 2) for a list without numbers,
     whose reading says what is wrong."""
-    below = [row for _, row in rows.lines[1:]] or [row for _, row in rows.lines]
+    below = [row for _, row in rows.lines[1:] or rows.lines]
     width = max(map(len, below), default=0)
-    cells = [[row[column] for row in below if len(row) > column] for column in range(width)]
+    cells = []
+    for column in range(width):
+        cells.append([row[column] for row in below if len(row) > column])
     numbers = [column for column in range(width) if _is_mostly_numbers(cells[column])]
     names = next((rows.names(column) for column in numbers if rows.names(column)), rows.comment)
     words = _word_columns(names)
