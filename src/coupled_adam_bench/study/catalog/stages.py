@@ -62,7 +62,7 @@ STAGES = {
         ),
         Stage(
             name="downstream",
-            version=5,
+            version=4,
             opener="evaluation.downstream:open_evaluator",
             settings="evaluation.settings:downstream",
             summary="run the downstream tasks of lm-evaluation-harness on trained cells",
