@@ -110,11 +110,8 @@ def try_tasks(plan: Plan) -> dict[str, dict[str, int]]:
 def _try_study(study: Study, data_id: str) -> dict[str, int]:
     with load_tasks(study, data_id) as loaded:
         from coupled_adam_bench.evaluation.harness_model import ADVICE, HarnessModel
-        from coupled_adam_bench.evaluation.items import check_acc, check_items
+        from coupled_adam_bench.evaluation.items import check_acc
 
-        for tasks in loaded.values():
-            for member in tasks["tasks"].values():
-                check_items(member, settings.downstream_of(study).limit)
         lm = HarnessModel(paths.data_dir(data_id) / TOKENIZER, study, rehearsal=True)
         scored = run_tasks(loaded, lm, settings.downstream_of(study).limit)
     for said in scored.ties:
@@ -133,15 +130,20 @@ def _try_study(study: Study, data_id: str) -> dict[str, int]:
 @contextmanager
 def load_tasks(study: Study, data_id: str) -> Iterator[Loaded]:
     """Import lm-eval and yield the study's tasks, loaded with their data; ``ValueError`` if one
-    cannot be."""
+    cannot be, or lm-eval does not understand the answers of its items."""
     _quiet()
     if study.evaluation.downstream_of_files is None:
         verified_tree(paths.data_dir(data_id), TASKS)
     tasks = plan_tasks(study, data_id)
+    chosen = settings.downstream_of(study)
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
-        yield _load_tasks(
-            tasks, study.paths.tasks, Path(folder), settings.downstream_of(study).num_fewshot
-        )
+        loaded = _load_tasks(tasks, study.paths.tasks, Path(folder), chosen.num_fewshot)
+        from coupled_adam_bench.evaluation.items import check_items
+
+        for members in loaded.values():
+            for member in members["tasks"].values():
+                check_items(member, chosen.limit)
+        yield loaded
 
 
 @dataclass

@@ -193,7 +193,10 @@ def _expression(rule: Any, features: Sequence[str]) -> str | None:
     if rule in features:
         return rule
     found = _EXPRESSION.fullmatch(rule)
-    return None if found is None else f"({found[1].strip()})"
+    if found is None:
+        return None
+    inner = found[1].strip()
+    return inner if re.fullmatch(r"[\w.]+", inner) else f"({inner})"
 
 
 def _cure(kind: str, task: Any, items: Sequence[_Item]) -> str:
@@ -203,8 +206,7 @@ def _cure(kind: str, task: Any, items: Sequence[_Item]) -> str:
     choices = _expression(config.doc_to_choice, features)
     text = _expression(config.doc_to_text, features)
     if kind == _NO_TEXT:
-        name = (text or "").strip("()")
-        words = f"write doc_to_text: {name}" if name in features else "put a word before the number"
+        words = f"write doc_to_text: {text}" if text in features else "put a word before the number"
         place = f'doc_to_text: "{{{{{text} | int}}}}"' if text else "a number"
         return f"{words}; if the number is the place of the right choice, write {place}"
     if kind == _NO_CHOICES:

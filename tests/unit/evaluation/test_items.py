@@ -231,6 +231,9 @@ def test_answers_in_digits(here):
         r" item 1 \(from 0\): the answer '0' to the choices \['1', '2', '0', '3'\]; if the answer is"
         r" the text of a choice, write (?P<text>.*), and if it is its place from 0, (?P<place>.*)"
     )
+    # Also where nobody has tried the task before.
+    with pytest.raises(ValueError, match=message):
+        requests("as_text")
     with pytest.raises(ValueError, match=message) as error:
         tried("as_text")
     written = re.search(message, str(error.value))
