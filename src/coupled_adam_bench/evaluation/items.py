@@ -9,6 +9,7 @@ right, with a warning in its log. Only functions import this module, since it lo
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from numbers import Integral
 from typing import Any
 
 from coupled_adam_bench.records.kept import Document
@@ -86,6 +87,7 @@ def _check(task: Any, what: str, docs: Iterable[tuple[int, Any]]) -> None:
         )
 
 
+_MISSING = "have a prompt with a missing value, for which lm-eval writes None"
 _NO_TEXT = "have a prompt that lm-eval takes for a number"
 _NO_CHOICES = "have choices that are no list of texts"
 _MISREAD = "have an answer that lm-eval takes for another choice"
@@ -100,6 +102,9 @@ class _Item:
         self.choices = _understood(task.doc_to_choice, doc)
         self.text = _understood(task.doc_to_text, doc)
         self.said_text = _said_by(config.doc_to_text, doc, task.features)
+        # A function that fails is left to the scoring, which shows its error.
+        is_none = self.said_text is None and not callable(config.doc_to_text)
+        self.lacks_text = is_none and (self.text is None or "None" in str(self.text))
         self.has_inputs = bool(task.multiple_input)
         # Where the choices are whole texts, doc_to_text gives the place of the right one.
         self.answer = self.text if self.has_inputs else _understood(task.doc_to_target, doc)
@@ -111,6 +116,8 @@ class _Item:
         """Return the kind of the item's fault and how it looks, None without one."""
         if isinstance(self.said_text, str) and not isinstance(self.text, str):
             return _NO_TEXT, repr(self.said_text)
+        if self.lacks_text:
+            return _MISSING, _short(repr(self.text))
         if not isinstance(self.choices, list) or not all(
             isinstance(choice, str) and choice for choice in self.choices
         ):
@@ -135,7 +142,7 @@ class _Item:
         if isinstance(self.answer, str):
             return [self.choices.index(self.answer) if self.answer in self.choices else -1]
         answers = self.answer if isinstance(self.answer, list) else [self.answer]
-        if not all(isinstance(one, int) for one in answers):
+        if not all(isinstance(one, Integral) for one in answers):
             return [-1]
         return [int(one) for one in answers]
 
@@ -153,8 +160,8 @@ def _said_by(rule: Any, doc: Any, features: Sequence[str]) -> Any:
     file has it.
 
     A rule is the name of a field, a template, a function or a value. A template of one expression
-    gives the expression's value, and any other a text. None where it has no value, as for the
-    place of what is not in a list.
+    gives the expression's value, and any other a text. None where a value is missing, and for what
+    has none, such as the place of what is not in a list.
     """
     if callable(rule):
         return _understood(rule, doc)
@@ -173,8 +180,15 @@ def _template(rule: str) -> Any:
 
     found = _EXPRESSION.fullmatch(rule)
     if found is None:
-        return env.from_string(rule).render
+        return env.overlay(finalize=_no_none).from_string(rule).render
     return env.compile_expression(found[1], undefined_to_none=False)
+
+
+def _no_none(value: Any) -> Any:
+    """Return a value that a template writes; ``ValueError`` for None."""
+    if value is None:
+        raise ValueError("a value is missing")
+    return value
 
 
 def _short(text: str) -> str:
@@ -205,6 +219,8 @@ def _cure(kind: str, task: Any, items: Sequence[_Item]) -> str:
     answer = _expression(getattr(config, field), features)
     choices = _expression(config.doc_to_choice, features)
     text = _expression(config.doc_to_text, features)
+    if kind == _MISSING:
+        return f"fill the field in the file, or {_LEAVE_OUT}"
     if kind == _NO_TEXT:
         words = f"write doc_to_text: {text}" if text in features else "put a word before the number"
         place = f'doc_to_text: "{{{{{text} | int}}}}"' if text else "a number"

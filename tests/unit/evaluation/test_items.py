@@ -369,6 +369,20 @@ def test_a_prompt_in_digits_is_a_prompt_or_refused(here, first):
     assert [prompt for prompt, *_ in requests("own")] == prompts
 
 
+@pytest.mark.parametrize("rule", ["{{q}}", "q", "Q: {{q}}\nA:"])
+def test_a_missing_field_is_no_prompt(here, rule):
+    rows = [{"q": "None", "c": ["to", "in"], "a": 0}, {"c": ["to", "in"], "a": 1}]
+    write_task("own", rows, doc_to_text=rule)
+    with pytest.raises(
+        ValueError, match=r"1 of 2 items have a prompt with a missing value.* item 1"
+    ):
+        tried("own")
+    guarded = "{% if q is not none %}{{q}}{% else %}what{% endif %}"
+    cure("own", yaml.safe_dump({"doc_to_text": guarded}))
+    assert tried("own") == 2
+    assert [prompt for prompt, *_ in requests("own")] == ["None", "what"]
+
+
 def test_choices_that_are_numbers(here):
     write_task("own", [{"q": "the of", "c": [1, 2, 30], "a": 2}] * 2)
     with pytest.raises(
