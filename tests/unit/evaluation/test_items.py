@@ -1,5 +1,6 @@
 """What lm-eval makes of the fields of a task is what its file says, or is refused before training."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -143,7 +144,10 @@ def test_texts_of_json_are_not_read_as_dates(here, texts):
     write_task("field", json.dumps({"items": rows}, indent=1), "json")
     named = {"data_files": {"test": "tasks/field.json"}, "field": "items"}
     cure("field", yaml.safe_dump({"dataset_kwargs": named}))
-    for name in ("lines", "list", "marked", "field"):
+    write_task("packed", rows)
+    Path("tasks/packed.jsonl.gz").write_bytes(gzip.compress(Path("tasks/lines.jsonl").read_bytes()))
+    cure("packed", "dataset_kwargs: {data_files: {test: tasks/packed.jsonl.gz}}")
+    for name in ("lines", "list", "marked", "field", "packed"):
         assert requests(name) == expected, name
         assert tried(name) == len(texts)
 
