@@ -66,6 +66,8 @@ onstart:
         begin()
     for said in start.letters_of_tables(PLAN):
         logger.warning(said)
+    for said in start.word_lists(PLAN, planned):
+        logger.warning(said)
     if workflow.local_exec:
         for said in start.slow_precision(PLAN, planned):
             logger.warning(said)

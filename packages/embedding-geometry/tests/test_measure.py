@@ -580,6 +580,35 @@ def test_a_matrix_of_numpy(saved, pairs_file, tmp_path, capsys):
     )
 
 
+def test_what_is_read_of_a_word_list_is_printed(tmp_path, capsys):
+    np.save(tmp_path / "m.npy", np.eye(9, 4) + 0.1)
+    (tmp_path / "own.csv").write_text("Word 1,Word 2,judges,Human (mean)\nsun,moon,13,6.77\n")
+    assert main([str(tmp_path / "m.npy"), "--word-similarity", str(tmp_path / "own.csv")]) == 0
+    assert capsys.readouterr().err == (
+        "word list own: 1 pair, first sun and moon with 6.77, from column 4 ('Human (mean)')\n"
+    )
+    (tmp_path / "own.csv").write_text("sun,moon,13,6.77\n")
+    assert main([str(tmp_path / "m.npy"), "--word-similarity", str(tmp_path / "own.csv")]) == 2
+    assert "could be in column 3 or column 4" in capsys.readouterr().err
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "A matrix that is measured is stored as width x tokens.",
+    "A note says how many tokens were measured and what to do.",
+)
+def test_fewer_rows_than_columns_are_said(tmp_path, capsys):
+    said = "if a token is a column of m.npy, give the transposed matrix"
+    matrix = np.random.default_rng(0).normal(size=(9, 4))
+    np.save(tmp_path / "m.npy", matrix.T)
+    assert main([str(tmp_path / "m.npy")]) == 0
+    found = capsys.readouterr().out
+    assert f"embeddings: 4 rows of width 9 are measured as 4 tokens; {said}" in found
+    np.save(tmp_path / "m.npy", matrix)
+    assert main([str(tmp_path / "m.npy")]) == 0
+    assert said not in capsys.readouterr().out
+
+
 MATRICES = {
     "not there": (None, "not a whole file of numpy.save"),
     "no numbers": (np.array([["a", "b"]]), "give a matrix of floats"),

@@ -7,7 +7,14 @@ import pytest
 import scipy.stats
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from embedding_geometry.word_lists import PAPER_LISTS, Pair, WordList, read_pairs, recognised_set
+from embedding_geometry.word_lists import (
+    PAPER_LISTS,
+    Pair,
+    WordList,
+    describe_list,
+    read_pairs,
+    recognised_set,
+)
 from embedding_geometry.word_similarity import (
     TokenPairs,
     set_correlations,
@@ -74,6 +81,88 @@ def test_a_list_is_recognised_from_its_lines(tmp_path, file):
     assert read_pairs(path, spec) == [Pair("sun", "moon", 4.5), Pair("cat", "dog", 7.0)]
     paper = {spec.file: spec for spec in PAPER_LISTS}
     assert spec == paper.get(file, spec)
+
+
+AS_PUBLISHED = {
+    "a header with numbers, and judges behind the mean": (
+        "Word 1\tWord 2\tHuman (mean)\t1\t2\t\nsun\tmoon\t4.5\t9\t0\t\ncat\tdog\t7\t7\t7\t\n",
+        "column 3 ('Human (mean)')",
+    ),
+    "commas": (
+        "Word 1,Word 2,Human (mean)\nsun,moon,4.5\ncat,dog,7\n",
+        "column 3 ('Human (mean)')",
+    ),
+    "commas and no header": ("sun,moon,4.50\ncat,dog,7\n", "column 3"),
+    "semicolons": ("sun;moon;4.5\ncat;dog;7\n", "column 3"),
+    "quotes": ('"sun","moon","4.5"\n"cat","dog","7"\n', "column 3"),
+    "comments above": (
+        "# Pairs of words (https://somewhere.example)\n# Word 1\tWord 2\tHuman (mean)\n"
+        "sun\tmoon\t4.5\ncat\tdog\t7\n",
+        "column 3 ('Human (mean)')",
+    ),
+    "numbered rows": (
+        "\tword1\tword2\tmean\n0\tsun\tmoon\t4.5\n1\tcat\tdog\t7\n",
+        "column 4 ('mean')",
+    ),
+    "a count of judges before the mean": (
+        "word1\tword2\tn_judges\tmean\nsun\tmoon\t13\t4.5\ncat\tdog\t12\t7\n",
+        "column 4 ('mean')",
+    ),
+    "a rating among norms of the words": (
+        "word1\tword2\tPOS\tSimLex999\tconc(w1)\tSimAssoc333\tSD(SimLex)\n"
+        "sun\tmoon\tN\t4.5\t4.8\t1\t0.4\ncat\tdog\tN\t7\t4.9\t1\t0.7\n",
+        "column 4 ('SimLex999')",
+    ),
+    "a relation behind the rating": (
+        "sun\tmoon\tN\t4.5\tCOHYPONYMS\ncat\tdog\tN\t7\tCOHYPONYMS\n",
+        "column 4",
+    ),
+    "parts of speech, contexts and a number": (
+        "1\tsun\tn\tmoon\tn\tthe sun of 2 days\ta moon\t4.5\n"
+        "2\tcat\tn\tdog\tn\tmy cat\tyour dog, 3\t7\n",
+        "column 8",
+    ),
+    "decimals behind a comma": ("sun\tmoon\t4,5\ncat\tdog\t7,0\n", "column 3"),
+}
+"""Shapes in which lists are published, and where their rating is found."""
+
+
+@pytest.mark.parametrize("shape", AS_PUBLISHED)
+def test_the_rating_is_the_mean_and_the_header_no_pair(tmp_path, shape):
+    text, column = AS_PUBLISHED[shape]
+    path = write(tmp_path, text)
+    spec = recognised_set(path)
+    assert read_pairs(path, spec) == [Pair("sun", "moon", 4.5), Pair("cat", "dog", 7.0)]
+    assert describe_list(path, spec) == f"s: 2 pairs, first sun and moon with 4.5, from {column}"
+
+
+def test_words_may_be_phrases(tmp_path):
+    path = write(tmp_path, "coffee\tespresso martini\t1.5\nsix-pack\tabs\t3.44\n")
+    assert read_pairs(path, recognised_set(path)) == [
+        Pair("coffee", "espresso martini", 1.5),
+        Pair("six-pack", "abs", 3.44),
+    ]
+
+
+TWO_COLUMNS = {
+    "sun\tmoon\t4.5\t9\ncat\tdog\t7\t7\n": "column 3 or column 4",
+    "word1\tword2\tjudge 1\tjudge 2\nsun\tmoon\t4\t9\n": (
+        r"column 3 \('judge 1'\) or column 4 \('judge 2'\)"
+    ),
+    "word1\tword2\tmean of men\tmean of women\nsun\tmoon\t4\t9\n": r"column 3 \('mean of men'\)",
+}
+
+
+@pytest.mark.parametrize("text", TWO_COLUMNS)
+def test_two_columns_that_could_be_the_rating_are_refused(tmp_path, text):
+    path = write(tmp_path, text)
+    with pytest.raises(ValueError, match=rf"could be in {TWO_COLUMNS[text]}.*name the rating's"):
+        recognised_set(path)
+    # What the message says ends the refusal.
+    *_, last = text.strip().split("\n")
+    write(tmp_path, f"word1\tword2\tfirst\tmean\n{last}\n")
+    pair = read_pairs(path, recognised_set(path))[0]
+    assert pair.rating == float(last.split("\t")[3])
 
 
 @pytest.mark.parametrize(

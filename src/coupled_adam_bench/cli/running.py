@@ -31,11 +31,16 @@ def _try_code(arguments: argparse.Namespace) -> None:
 
 def _prepare(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.data.prepare import prepare
+    from coupled_adam_bench.evaluation.settings import described_sets
+    from coupled_adam_bench.machine.progress import say
     from coupled_adam_bench.store.files import write_text
 
     plan = plan_of(arguments)
     for data_id in arguments.data or plan.data_ids:
-        prepare(plan.study_with_data(data_id), data_id, paths.data_dir(data_id), arguments.workers)
+        study = plan.study_with_data(data_id)
+        prepare(study, data_id, paths.data_dir(data_id), arguments.workers)
+        for said in described_sets(study):
+            say(f"word list {said}")
     if arguments.done is not None:
         write_text(arguments.done, "")
 

@@ -15,6 +15,7 @@ from typing import Any
 from coupled_adam_bench.cli.guard import outdated_report, remove_stale_locks, set_aside_damage
 from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.cli.status import Kind, Part, Workflow
+from coupled_adam_bench.evaluation.settings import described_sets
 from coupled_adam_bench.machine.device import check_threads, lacks_bf16
 from coupled_adam_bench.records.stored import stated_measures
 from coupled_adam_bench.store import paths
@@ -95,6 +96,14 @@ def plan_in_short(plan: Plan) -> str:
     rows = [("models", ", ".join(models)), ("optimizers", ", ".join(optimizers))]
     rows += totals(estimate_study(plan))
     return "\n".join([f"{plan.name}: {plan.title or 'no title'}", *align(rows, n_left=2)])
+
+
+def word_lists(plan: Plan, planned: Collection[str]) -> Iterator[str]:
+    """Yield what is read of the word lists that the planned jobs, or those after them, measure
+    with."""
+    if {"embeddings", *TRAINING_RULES} & {*planned}:
+        lists = [said for study in plan.studies.values() for said in described_sets(study)]
+        yield from (f"word list {said}" for said in dict.fromkeys(lists))
 
 
 def not_needed_now(planned: Collection[str], missing: Mapping[str, str]) -> Iterator[str]:

@@ -19,6 +19,7 @@ import yaml
 
 from coupled_adam_bench.data.check import TASKS, TOKENIZER, verified_tree
 from coupled_adam_bench.evaluation import settings
+from coupled_adam_bench.evaluation.as_written import files_as_written
 from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
 from coupled_adam_bench.evaluation.task_data import plan_tasks
 from coupled_adam_bench.evaluation.task_files import (
@@ -30,8 +31,10 @@ from coupled_adam_bench.evaluation.task_files import (
     reads_files,
     task_contents,
 )
+from coupled_adam_bench.evaluation.ties import describe_ties, share_hits, tied_items
 from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.machine.process import rarely_collected
+from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.records.kept import (
     DOCUMENTS,
     Document,
@@ -87,8 +90,9 @@ def try_tasks(plan: Plan) -> dict[str, dict[str, int]]:
     """Load and tokenize the tasks of all studies of a plan, whose data must be prepared, before
     anything is trained.
 
-    Returns by study and task the number of items. Nothing is scored. ``ValueError`` for a task that
-    cannot be loaded, has no items or no ``acc``, or has an item that cannot be scored.
+    Returns by study and task the number of items, and prints which have choices of the same tokens.
+    Nothing is scored. ``ValueError`` for a task that cannot be loaded, has no items or no ``acc``,
+    or has an item that cannot be scored, or whose answer lm-eval does not understand.
     """
     tried: dict[str, dict[str, int]] = {}
     found = {}
@@ -106,9 +110,15 @@ def try_tasks(plan: Plan) -> dict[str, dict[str, int]]:
 def _try_study(study: Study, data_id: str) -> dict[str, int]:
     with load_tasks(study, data_id) as loaded:
         from coupled_adam_bench.evaluation.harness_model import ADVICE, HarnessModel
+        from coupled_adam_bench.evaluation.items import check_acc
 
         lm = HarnessModel(paths.data_dir(data_id) / TOKENIZER, study, rehearsal=True)
         scored = run_tasks(loaded, lm, settings.downstream_of(study).limit)
+    for said in scored.ties:
+        say(f"try-tasks: {said}")
+    for name, tasks in loaded.items():
+        if "acc,none" in scored.results[name]:
+            check_acc(name, tasks["tasks"], scored.documents)
     rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
     if any(row["metric"] == "acc" and math.isnan(row["value"]) for row in rows):
         raise ValueError(
@@ -120,15 +130,20 @@ def _try_study(study: Study, data_id: str) -> dict[str, int]:
 @contextmanager
 def load_tasks(study: Study, data_id: str) -> Iterator[Loaded]:
     """Import lm-eval and yield the study's tasks, loaded with their data; ``ValueError`` if one
-    cannot be."""
+    cannot be, or lm-eval does not understand the answers of its items."""
     _quiet()
     if study.evaluation.downstream_of_files is None:
         verified_tree(paths.data_dir(data_id), TASKS)
     tasks = plan_tasks(study, data_id)
+    chosen = settings.downstream_of(study)
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
-        yield _load_tasks(
-            tasks, study.paths.tasks, Path(folder), settings.downstream_of(study).num_fewshot
-        )
+        loaded = _load_tasks(tasks, study.paths.tasks, Path(folder), chosen.num_fewshot)
+        from coupled_adam_bench.evaluation.items import check_items
+
+        for members in loaded.values():
+            for member in members["tasks"].values():
+                check_items(member, chosen.limit)
+        yield loaded
 
 
 @dataclass
@@ -143,6 +158,8 @@ class Scored:
     """Version, shots and number of items of each task, members of groups included."""
     documents: list[Document] = field(default_factory=list)
     """The documents of all tasks, members of groups included."""
+    ties: list[str] = field(default_factory=list)
+    """A sentence for each task with choices of the same tokens."""
 
 
 def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Scored:
@@ -182,6 +199,11 @@ def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Sc
                 "num_fewshot": report["n-shot"][member],
                 **report["n-samples"][member],
             }
+            tied = tied_items(report["samples"][member])
+            if tied:
+                scored.items[member]["same_tokens"] = len(tied)
+                n_items = scored.items[member]["effective"]
+                scored.ties.append(f"downstream task {member!r}: {describe_ties(tied, n_items)}")
     return scored
 
 
@@ -280,10 +302,12 @@ def _load_tasks(
         try:
             with (
                 compiled_anew(),
+                files_as_written(),
                 _cached_in(folder / "cache" if _reads_files(task, stand_in, own_tasks) else None),
             ):
                 loaded[task.name] = manager.load([source])
         except Exception as error:
+            _check_half_loaded(error)
             raise ValueError(
                 f"evaluation.downstream.tasks: {task.name!r} cannot be loaded: {_in_words(error)}"
                 + _advice(task, stand_in)
@@ -293,7 +317,24 @@ def _load_tasks(
             if own != 0:  # a task that says 0 has its examples in the prompt, for lm-eval
                 member.set_config("num_fewshot", (own or 0) if num_fewshot is None else num_fewshot)
             _build_once(member)
+            share_hits(member)
     return loaded
+
+
+def _check_half_loaded(error: Exception) -> None:
+    """Look at the items of the task that lm-eval was loading when the error was raised.
+
+    It tries the first item while it loads, so what is wrong with its items may end the loading.
+    """
+    from lm_eval.api.task import ConfigurableTask
+
+    from coupled_adam_bench.evaluation.items import check_items
+
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        task = frame.f_locals.get("self")
+        if isinstance(task, ConfigurableTask) and hasattr(task, "multiple_input"):
+            check_items(task, None)
+            return
 
 
 def _reads_files(task: TaskFile, stand_in: StandIn | None, own_tasks: str | None) -> bool:

@@ -19,6 +19,7 @@ from lm_eval.models.utils import has_bos_prefix
 from coupled_adam_bench.data.tokenizers import load_saved
 from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest
 from coupled_adam_bench.evaluation.settings import downstream_of
+from coupled_adam_bench.evaluation.ties import Response
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.study.config import Study
 
@@ -173,13 +174,14 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
     def _score(self, requests: list[Any], encoded: list[TokenRequest]) -> list[tuple[float, bool]]:
         """Score requests with the tokens ``encoded``; :class:`NotFiniteError` for the first without
         a number."""
-        if self._rehearsal:
-            return [(-1.0, False)] * len(requests)
-        scores = self._scorer.score(encoded)
+        scores = [(-1.0, False)] * len(requests)
+        if not self._rehearsal:
+            scores = self._scorer.score(encoded)
         for request, (log_p, _) in zip(requests, scores, strict=True):
             if not math.isfinite(log_p):
                 raise NotFiniteError(
                     f"the log-likelihood of item {request.doc_id} (from 0) is {log_p}: weights of"
                     " this model are not finite, or so large that its logits are not"
                 )
-        return scores
+        read = [request.within(self.max_length) for request in encoded]
+        return [Response.of(*answer) for answer in zip(scores, read, strict=True)]

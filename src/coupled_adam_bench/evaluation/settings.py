@@ -25,7 +25,7 @@ from coupled_adam_bench.store.files import cached_by_file, digest
 from coupled_adam_bench.study.config import Downstream, Study, WordSimilaritySet
 from coupled_adam_bench.study.config.base import duplicates
 from coupled_adam_bench.study.dotted import code_of
-from embedding_geometry.word_lists import Pair, WordList
+from embedding_geometry.word_lists import Pair, WordList, describe_list, recognised_set
 from embedding_geometry.word_lists import read_pairs as read_list
 
 RANDOM_SEED, OTHER_SEED = 0, 1234
@@ -49,13 +49,42 @@ def set_files(study: Study, data_folder: Path) -> list[tuple[WordSimilaritySet, 
 def read_pairs(path: Path, spec: WordSimilaritySet) -> list[Pair]:
     """Read a set; ``ValueError`` with file, line and the settings that lead there for one that
     cannot be read."""
+    pairs: list[Pair] = _of_list(read_list, path, spec)
+    return pairs
+
+
+def described_sets(study: Study) -> list[str]:
+    """Return what is read of each word-similarity set that the study brings, in words: its first
+    pair, and the column of the rating; or what is wrong with it.
+
+    A set of the generated language is left out, and one whose file is not there.
+    """
+    if study.evaluation.word_similarity == "synthetic":
+        return []
+    said = []
+    for spec, path in set_files(study, Path()):
+        if path.is_file():
+            said += _problem(read_pairs, path, spec) or [_of_list(describe_list, path, spec)]
+    return said
+
+
+def _of_list(read: Callable[[Path, WordList], Any], path: Path, spec: WordSimilaritySet) -> Any:
+    """Return what ``read`` returns for a set, with the settings that lead to it in its errors."""
     try:
-        return read_list(path, WordList(**spec.model_dump()))
+        return read(path, WordList(spec.name, spec.file, _columns(path, spec), spec.strip_pos))
     except ValueError as error:
         raise ValueError(
-            f"{error}; the settings are evaluation.word_similarity and paths.word_similarity, and"
-            " the target `fetch` downloads the paper's sets"
+            f"{error}; the settings are evaluation.word_similarity (`columns` names those of a set,"
+            " such as [0, 1, 2]) and paths.word_similarity, and the target `fetch` downloads the"
+            " paper's sets"
         ) from None
+
+
+def _columns(path: Path, spec: WordSimilaritySet) -> tuple[int, int, int]:
+    """Return the columns of a set: those of the study, else those that its file shows."""
+    if spec.columns is not None:
+        return spec.columns
+    return recognised_set(path, spec.name).columns
 
 
 def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
@@ -100,7 +129,7 @@ def downstream(study: Study, data_id: str) -> dict[str, Any]:
     """Return what can change the scores of downstream tasks; ``ValueError`` for files of tasks that
     are not there."""
     chosen = downstream_of(study)
-    return {
+    found = {
         "task_versions": chosen.task_versions,
         "precision": chosen.precision,
         "tasks": _tasks(study, data_id),
@@ -111,6 +140,11 @@ def downstream(study: Study, data_id: str) -> dict[str, Any]:
         "seeds": [RANDOM_SEED, OTHER_SEED],
         "versions": {library: installed(library) for library in LIBRARIES},
     }
+    # Texts like dates were once times, and the first of equal choices had the whole hit. The
+    # generated tasks have neither, so their numbers stay.
+    if study.evaluation.downstream_of_files is not None:
+        found["items"] = "as written, ties shared"
+    return found
 
 
 def _shots(study: Study, chosen: Downstream) -> Any:
@@ -142,7 +176,7 @@ def _word_similarity(study: Study, data_id: str) -> Any:
     return [
         {
             "name": spec.name,
-            "columns": list(spec.columns),
+            "columns": _of_list(lambda _, found: list(found.columns), path, spec),
             "strip_pos": spec.strip_pos,
             "pairs_sha256": _pairs_sha256(path, spec),
         }

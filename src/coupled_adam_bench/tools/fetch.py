@@ -7,18 +7,23 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from coupled_adam_bench.data.documents import RowError, file_documents, text_bytes
 from coupled_adam_bench.data.hub import Listing, download, list_place
 from coupled_adam_bench.data.patience import PlaceError
 from coupled_adam_bench.data.sources import corpus_folder, open_corpus
 from coupled_adam_bench.data.tokenizers import GPT2_BYTES, download_gpt2, mirrored_gpt2, read_gpt2
+from coupled_adam_bench.evaluation.as_written import json_rows
 from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.evaluation.task_data import HubData, hub_data
 from coupled_adam_bench.evaluation.task_files import find_tasks
@@ -231,18 +236,35 @@ def _list_task_data(name: str, data: HubData, split: str, file: Path, minutes: f
 
 
 def _write_task_data(listing: Listing, file: Path, minutes: float) -> None:
-    """Write the rows of a split, as the library ``datasets`` gives them, as lines of JSON, whole or
-    not at all."""
+    """Write the rows of a split as lines of JSON, whole or not at all.
+
+    Fields of JSON are copied as they stand. Those of parquet have the types that it says, and its
+    dates and times are written as lm-eval would print them.
+    """
     import datasets
 
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
         paths = [str(download(listing, part, Path(folder), minutes)) for part in listing.files]
-        reader = "parquet" if paths[0].endswith(".parquet") else "json"
-        rows = datasets.load_dataset(
-            reader, data_files=paths, split="train", streaming=True, cache_dir=folder
-        )
+        rows: Iterable[dict[str, Any]]
+        if paths[0].endswith(".parquet"):
+            rows = datasets.load_dataset(
+                "parquet", data_files=paths, split="train", streaming=True, cache_dir=folder
+            )
+        else:
+            rows = chain.from_iterable(json_rows(Path(path)) for path in paths)
         with atomic_path(file) as temporary, temporary.open("w", encoding="utf-8") as out:
-            out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            for row in rows:
+                out.write(json.dumps(row, ensure_ascii=False, default=_printed) + "\n")
+
+
+def _printed(value: object) -> str:
+    """Return a date, time or decimal as text; ``ValueError`` for what is no text, such as bytes."""
+    if isinstance(value, date | time | timedelta | Decimal):
+        return str(value)
+    raise ValueError(
+        f"a field of its rows has the type {type(value).__name__}, which is no text; leave the task"
+        " out of evaluation.downstream.tasks"
+    )
 
 
 def _word_lists(study: Study) -> list[Item]:

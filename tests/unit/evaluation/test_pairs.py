@@ -2,12 +2,20 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tokenizers import Tokenizer
 
-from coupled_adam_bench.evaluation.settings import read_pairs, set_files
-from coupled_adam_bench.study.config import WordSimilaritySet, parse_study
+from coupled_adam_bench.cli.start import word_lists
+from coupled_adam_bench.evaluation.settings import (
+    check_evaluation,
+    described_sets,
+    embeddings,
+    read_pairs,
+    set_files,
+)
+from coupled_adam_bench.study.config import Study, WordSimilaritySet, parse_study
 from embedding_geometry.word_similarity import single_token_pairs
 
 
@@ -30,11 +38,54 @@ def test_a_broken_set_names_the_settings_that_lead_to_it(tmp_path, monkeypatch, 
     if content is not None:
         Path("s.txt").write_bytes(content)
     settings = (
-        "; the settings are evaluation.word_similarity and paths.word_similarity, and the target"
-        " `fetch`"
+        r"; the settings are evaluation\.word_similarity \(`columns` names .* and"
+        r" paths\.word_similarity, and the target `fetch`"
     )
     with pytest.raises(ValueError, match=f"{message}.*{settings}"):
         read_pairs(Path("s.txt"), WordSimilaritySet(name="s", file="s.txt"))
+
+
+JUDGES = "word1\tword2\tn_judges\tmean\nsun\tmoon\t13\t6.77\n"
+
+
+def study_with(tmp_path: Path, **spec: object) -> Study:
+    (tmp_path / "own.tsv").write_text(JUDGES)
+    values = {
+        "study": "s",
+        "paths": {"text": ".", "word_similarity": str(tmp_path)},
+        "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "bpe", "vocab_size": 300},
+        "models": ["gpt2-125m"],
+        "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
+        "evaluation": {"word_similarity": [{"name": "own", "file": "own.tsv", **spec}]},
+    }
+    return parse_study(values)
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "a list of word pairs has other numbers, such as a count of judges, before the mean rating",
+    "the mean is taken, and the start says which pair has which rating from which column; a list"
+    " with two columns that could be it is refused",
+)
+def test_the_column_of_the_rating_is_found_and_said(tmp_path):
+    study = study_with(tmp_path)
+    found = embeddings(study, "d")["word_similarity"][0]
+    assert found["columns"] == [0, 1, 3]
+    said = "own: 1 pair, first sun and moon with {}, from column {}"
+    assert described_sets(study) == [said.format("6.77", "4 ('mean')")]
+    chosen = study_with(tmp_path, columns=[0, 1, 2])
+    assert embeddings(chosen, "d")["word_similarity"][0]["columns"] == [0, 1, 2]
+    assert described_sets(chosen) == [said.format("13", "3 ('n_judges')")]
+    plan = SimpleNamespace(studies={"a": study, "b": study})
+    assert list(word_lists(plan, ["train_cells"])) == [f"word list {described_sets(study)[0]}"]
+    assert list(word_lists(plan, ["test_loss"])) == []
+    (tmp_path / "own.tsv").write_text("sun\tmoon\t13\t6.77\n")
+    for read in (check_evaluation, lambda study: embeddings(study, "d")):
+        with pytest.raises(
+            ValueError, match=r"could be in column 3 or column 4.*name the rating's"
+        ):
+            read(study)
+    assert "could be in column 3 or column 4" in described_sets(study)[0]
 
 
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="needs CAB_REAL_DATA")

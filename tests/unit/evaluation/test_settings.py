@@ -66,7 +66,8 @@ def make_study(evaluation: dict | None = None, where: dict | None = None, **chan
         "models": ["gpt2-125m"],
         "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
         "evaluation": {
-            "word_similarity": [{"name": "pairs", "file": "pairs.tsv"}],
+            # Two columns of the file could be the rating, so the study says which.
+            "word_similarity": [{"name": "pairs", "file": "pairs.tsv", "columns": [0, 1, 2]}],
             "downstream": {"tasks": ["own"]},
             **(evaluation or {}),
         },
@@ -227,7 +228,7 @@ def test_a_file_is_hashed_once_for_all_cells_and_again_when_it_changes(here, mon
 
 def test_pairs_count_and_their_layout_does_not(here):
     def embeddings(**changes) -> dict:
-        spec = {"name": "pairs", "file": "pairs.tsv", **changes}
+        spec = {"name": "pairs", "file": "pairs.tsv", "columns": (0, 1, 2), **changes}
         return settings.embeddings(make_study({"word_similarity": [spec]}), DATA_ID)
 
     before = embeddings()

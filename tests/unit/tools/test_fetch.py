@@ -1,6 +1,7 @@
 """`fetch` with the hub's own libraries and a server on this machine; then the jobs, with the hub
 switched off."""
 
+import datetime
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import time
 import zipfile
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from coupled_adam_bench.evaluation.task_data import hub_data
 from coupled_adam_bench.evaluation.task_files import find_tasks
 from coupled_adam_bench.store.files import sha256_file, write_json
 from coupled_adam_bench.study.presets import PAPER_TASKS, TASK_REVISIONS, WORD_LISTS
+from coupled_adam_bench.tools import fetch
 from embedding_geometry.transport import check_address
 
 ROOT = Path(__file__).parents[3]
@@ -430,3 +433,27 @@ def test_the_papers_tasks_with_their_real_rows(hub: HubServer, here: Here) -> No
     assert done.returncode == 0, done.stderr
     for file, rows in expected.items():
         assert [json.loads(line) for line in file.read_text().splitlines()] == rows
+
+
+def test_the_rows_of_a_task_are_copied_as_they_stand(tmp_path, monkeypatch):
+    """A text that looks like a date stays one, and a date of parquet is written as lm-eval would
+    print it."""
+    texts = [{"q": "2019-03-01", "a": 1}, {"q": "2019-03-02", "a": 2.5}]
+    day = {"q": "2019-03-01", "when": datetime.date(2019, 3, 1)}
+    files = {
+        "a.jsonl": "".join(json.dumps(row) + "\n" for row in texts).encode(),
+        "b.parquet": parquet([day]),
+        "c.parquet": parquet([{"q": b"\x00"}]),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setattr(fetch, "download", lambda listing, part, folder, minutes: tmp_path / part)
+
+    def written(name: str) -> list[Any]:
+        fetch._write_task_data(SimpleNamespace(files=[name]), tmp_path / "out.jsonl", 1.0)
+        return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+
+    assert written("a.jsonl") == texts
+    assert written("b.parquet") == [day | {"when": "2019-03-01"}]
+    with pytest.raises(ValueError, match="a field of its rows has the type bytes"):
+        written("c.parquet")

@@ -34,9 +34,9 @@ def measure_models(
     tokenizer: Path | None = None,
     known_of: Callable[[Path], Known] = nothing_known,
 ) -> tuple[list[Measured], int]:
-    """Measure models; return those that could be measured, and how many could not, whose errors go
-    to stderr.
+    """Measure models; return those that could be measured, and how many could not.
 
+    Errors, and what was read of the word lists, go to stderr.
     ``tokenizer`` is that of the matrices of NumPy among them; ``ValueError`` if there are none.
     ``known_of`` is that of ``measure_model``.
     """
@@ -50,6 +50,8 @@ def measure_models(
                 f"--tokenizer: {tokenizer} does not exist; give a tokenizer.json, or a folder"
                 " with one"
             )
+    for read in lists.read:
+        print(f"word list {read}", file=sys.stderr)
     found = []
     for name in dict.fromkeys(names):
         try:

@@ -134,6 +134,7 @@ def measure_model(
         )
     if known.word_list is not None and not lists.are_given:
         lists = read_word_lists(known.word_list)
+    reasons += _wide(matrices)
     found = Measured(name, matrices, n_vocab)
     matrix_VD = matrices.embeddings.read()
     similarity_rows, similarity_reasons = _word_similarity(found, matrix_VD, lists, tokenizer)
@@ -152,6 +153,20 @@ def measure_model(
     found.undefined = reasons + undefined + similarity_reasons
     found.detail = {matrix: detail for part in parts for matrix, detail in part.detail.items()}
     return found
+
+
+def _wide(matrices: Matrices) -> list[str]:
+    """Return a sentence for each matrix with fewer rows than columns, as one has that is stored the
+    other way round."""
+    said = []
+    for task, matrix in ((EMBEDDINGS, matrices.embeddings), (HEAD, matrices.head)):
+        if matrix is not None and matrix.shape[0] < matrix.shape[1]:
+            said.append(
+                f"{task}: {matrix.shape[0]:,} rows of width {matrix.shape[1]:,} are measured as"
+                f" {matrix.shape[0]:,} tokens; if a token is a column of {matrix.name}, give the"
+                " transposed matrix"
+            )
+    return said
 
 
 def _word_similarity(

@@ -87,14 +87,15 @@ class WordSimilaritySet(Settings):
 
     name: Name
     file: PathBelow
-    columns: tuple[Column, Column, Column] = (0, 1, 2)
-    """Columns of the first word, the second word and the rating, counted from 0."""
+    columns: tuple[Column, Column, Column] | None = None
+    """Columns of the first word, the second word and the rating, counted from 0; by default they
+    are found in the file, and one with several columns that could be the rating is refused."""
     strip_pos: bool = False
     """Whether to cut a part-of-speech suffix such as ``-n`` from the words."""
 
     @model_validator(mode="after")
     def _three_columns(self) -> Self:
-        if len(set(self.columns)) < 3:
+        if self.columns is not None and len(set(self.columns)) < 3:
             raise ValueError(
                 f"columns: {', '.join(map(str, self.columns))} must be three different ones"
             )
