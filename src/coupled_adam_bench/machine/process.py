@@ -72,8 +72,11 @@ def pass_signals_on() -> None:
 
     A terminal and a cluster send a signal to all processes of a run, and a supervisor, a notebook
     or a container to the first alone, whose jobs would go on for hours. What is in a session of its
-    own is left alone, as by a terminal. A job may so have the signal twice.
+    own is left alone, as by a terminal. A job may so have the signal twice. Only the main thread of
+    a program can be sent signals, so elsewhere nothing is done.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return
     # Whatever handler Snakemake sets, and even if it waits for a lock in it, Python writes here.
     numbers, written = os.pipe()
     os.set_blocking(written, False)
