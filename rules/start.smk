@@ -7,6 +7,7 @@ import atexit
 
 from coupled_adam_bench.cli import queue, start
 from coupled_adam_bench.cli.status import ending
+from coupled_adam_bench.machine.process import pass_signals_on
 from coupled_adam_bench.machine.slurm import check_slurm
 from coupled_adam_bench.store.files import LATENCY_WAIT
 from coupled_adam_bench.store.paths import not_imported
@@ -26,6 +27,8 @@ if workflow.is_main_process and (STUDY_DIR.is_dir() or not workflow.output_setti
             lock.release()
     elif LOCKS:
         atexit.register(start.leave_nothing, STUDY_DIR)
+if workflow.is_main_process and not workflow.output_settings.dryrun:
+    pass_signals_on()
 if workflow.is_main_process:
     is_dry = workflow.output_settings.dryrun
     said = start.plan_in_short(PLAN) if is_dry else f"{PLAN.name}: {len(CELLS)} cells"

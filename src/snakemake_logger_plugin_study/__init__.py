@@ -60,7 +60,11 @@ _UNTOLD = re.compile(
     r"|WorkflowError:\nAt least one job did not complete successfully"
     r"|RuleException:\nCalledProcessError"
 )
-_INTERRUPTED = "Terminating processes on user request"
+_INTERRUPTED = (
+    "Terminating processes on user request",
+    "Will exit after finishing currently running jobs (scheduler)",
+)
+"""What Snakemake says when it was sent SIGINT or SIGTERM; its jobs then have the signal, too."""
 
 
 def _check_studies() -> None:
@@ -132,8 +136,9 @@ class LogHandler(LogHandlerBase):
         elif message == NOTHING_TO_BE_DONE_MSG:
             self._end("\n".join([message, *self._made()]))
         elif message.startswith(_INTERRUPTED):
+            if not self._is_interrupted:
+                self._print("Stopping: training finishes its step and writes a checkpoint.")
             self._is_interrupted = True
-            self._print("Stopping: training finishes its step and writes a checkpoint.")
         elif event == LogEvent.JOB_ERROR:
             if not self._is_interrupted:
                 self._print_failure(record)

@@ -686,6 +686,34 @@ def test_a_killed_snakemake(number, jobs_too, target, tmp_path, tiny_study):
 
 
 @pytest.mark.fault(
+    "training",
+    "Only Snakemake is sent SIGINT or SIGTERM, by a supervisor, a notebook or `docker stop`.",
+    "Training has the signal, too: it finishes its step, writes a checkpoint and ends.",
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_snakemake_alone_reaches_its_jobs(number, tmp_path, tiny_study):
+    settings = small(tiny_study())
+    settings["grid"][0] |= {
+        "table": None,
+        "tokens": [{"steps": 100_000}],
+        "optimizers": ["adamw"],
+        "seeds": [1],
+    }
+    write(tmp_path, settings)
+    process = begin(tmp_path)
+    (history,) = tmp_path.glob("results/runs/*/history.jsonl")
+    os.kill(process.pid, number)
+    deadline = time.monotonic() + 60
+    while not any((history.parent / "checkpoints").glob("step-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert len(history.read_text().splitlines()) < 100_000
+    if number == signal.SIGTERM:  # at which Snakemake 9 itself can wait for ever
+        process.kill()
+    assert process.wait(60) != 0
+
+
+@pytest.mark.fault(
     "several users",
     "A study is started for the first time by two people at once, in one folder.",
     "The second start waits, says for which process, and finds the work done.",

@@ -70,12 +70,21 @@ class AddCommand(Protocol):
         ...
 
 
-def _templates(text: str) -> Path:
+def templates_in(text: str | Path) -> Path:
+    """Return the folder of the templates; ``ValueError`` if there is none."""
     if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(
-            f"no folder {text!r}; a clone of the repository has it, where studies are run"
+        raise ValueError(
+            f"--templates: no folder {str(text)!r}; a clone of the repository has it, where"
+            " studies are run"
         )
     return Path(text)
+
+
+def _templates(text: str) -> Path:
+    try:
+        return templates_in(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--templates: ")) from None
 
 
 def positive(text: str) -> int:

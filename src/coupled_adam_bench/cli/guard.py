@@ -8,7 +8,6 @@ study's folder: there is no other.
 """
 
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from coupled_adam_bench.data.check import META, TREES, data_is_damaged, mark_dam
 from coupled_adam_bench.records.stored import Measurement
 from coupled_adam_bench.report.manifest import made_before
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import ASIDE, move_aside
+from coupled_adam_bench.store.files import ASIDE, kind_of, move_aside
 from coupled_adam_bench.store.locks import LOCK
 from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.store.runs import cell_damage, finished_run, run_damage
@@ -53,19 +52,6 @@ _OF_FILES = {
 """The endings of our files, which no folder of ours has."""
 _OF_STUDY = ("data", "training", "evaluation", paths.TUNING, "logs", "tables", "figures", "report")
 _OF_RUN = ("checkpoints", "model", "evaluations")
-_KINDS = {
-    stat.S_IFREG: "a file",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-}
-
-
-def _kind(path: Path) -> str:
-    """Return what stands at a path, in words."""
-    if not path.exists():
-        return "a link to nothing"
-    return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "a device")
 
 
 def _no_files(folder: Path) -> Iterator[Path]:
@@ -123,7 +109,7 @@ def check_places(plan: Plan) -> None:
     for folder in (*map(paths.run_dir, plan.trained), *map(paths.trunk_dir, plan.trunks)):
         found += _misplaced(folder, _OF_RUN)
     if found:
-        places = [f"{path} ({_kind(path)})" for path in dict.fromkeys(found)]
+        places = [f"{path} ({kind_of(path)})" for path in dict.fromkeys(found)]
         raise ValueError(
             "something else stands where a file or a folder of this study belongs:"
             f" {first_of(places)}; move or remove it, and start again"

@@ -4,7 +4,7 @@ them."""
 import argparse
 from pathlib import Path
 
-from coupled_adam_bench.cli.command import AddCommand
+from coupled_adam_bench.cli.command import AddCommand, templates_in
 
 
 def _bundle(arguments: argparse.Namespace) -> None:
@@ -29,7 +29,8 @@ def _registry(arguments: argparse.Namespace) -> int:
         return check(*given, parse_config(arguments.config))
     from coupled_adam_bench.tools.registry.page import write_registry
 
-    refused = write_registry(arguments.registry, arguments.out, arguments.templates)
+    templates = templates_in(arguments.templates)
+    refused = write_registry(arguments.registry, arguments.out, templates)
     print(*(f"LEFT OUT: {reason}" for reason in refused), sep="\n", end="\n" if refused else "")
     return 1 if refused else 0
 
@@ -54,7 +55,10 @@ def add_commands(add: AddCommand) -> None:
         help="the name of the bundle whose cells were trained again",
     )
     sub.add_argument("--registry", type=Path, default="registry", help="default: %(default)s")
-    summary = "check bundles, or write a page with all of them; exit status 1 if one is refused"
+    summary = (
+        "check bundles, or write a page with all of them; exit status 1 if one is refused, 3 if"
+        " cells could not be trained again"
+    )
     sub = add("registry", _registry, summary, plan=False)
     sub.add_argument("action", choices=("check", "page"))
     sub.add_argument(
@@ -74,4 +78,6 @@ def add_commands(add: AddCommand) -> None:
     )
     sub.add_argument("--registry", type=Path, default="registry", help="default: %(default)s")
     sub.add_device()
-    sub.add_templates()
+    sub.add_argument(
+        "--templates", type=Path, default="templates", help="of the page (default: %(default)s)"
+    )

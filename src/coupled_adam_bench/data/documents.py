@@ -193,15 +193,16 @@ def _text_of(row: dict[str, Any], field: str, place: str) -> str | RowError:
     if field not in row:
         fields = ", ".join(map(repr, row)) or "none"
         return RowError(
-            f"{place}: no field {field!r}; fields there: {fields}; set data.source.text_field"
+            f"{place}: no field {field!r}; fields there: {fields}; set data.source.text_field to"
+            " one that holds text"
         )
     text = row[field]
     if text is None:
         return ""
     if not isinstance(text, str):
         return RowError(
-            f"{place}: field {field!r} is {type(text).__name__}, not text; remove the row, or "
-            "set data.source.text_field to another field"
+            f"{place}: field {field!r} is {type(text).__name__}, not text; write it as text, remove"
+            " the row, or set data.source.text_field to another field"
         )
     # JSON can write half of a surrogate pair, for which UTF-8 has no bytes.
     try:
@@ -212,6 +213,20 @@ def _text_of(row: dict[str, Any], field: str, place: str) -> str | RowError:
             f" {error.start}); remove the row"
         )
     return text
+
+
+def _may_hold_text(kind: Any) -> bool:
+    """Tell whether a type of pyarrow has text in another form: as bytes, or within objects."""
+    from pyarrow import types
+
+    is_bytes = (
+        types.is_binary,
+        types.is_large_binary,
+        types.is_fixed_size_binary,
+        types.is_binary_view,
+    )
+    values = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_nested(values) or any(test(values) for test in is_bytes)
 
 
 def _parquet_documents(origin: str, stream: IO[bytes], field: str) -> Iterator[str | RowError]:
@@ -227,6 +242,13 @@ def _parquet_documents(origin: str, stream: IO[bytes], field: str) -> Iterator[s
             problem = _text_of(dict.fromkeys(file.schema_arrow.names), field, origin)
             assert isinstance(problem, RowError)
             raise problem
+        # The text may well be in such a column, so `data.skip` does not leave it out.
+        kind = file.schema_arrow.field(field).type
+        if _may_hold_text(kind):
+            raise ValueError(
+                f"{origin}: the column {field!r} is of the type {kind}, not of strings; write it"
+                " again as strings, or set data.source.text_field to another column"
+            )
         batches = file.iter_batches(batch_size=_PARQUET_ROWS, columns=[field])
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
             yield _text_of(row, field, f"{origin}, row {number}")

@@ -23,6 +23,7 @@ from coupled_adam_bench.study.presets import Place
 
 FORMATS = (".parquet", ".jsonl", ".json", ".ndjson", ".txt")
 """Endings of the files of a dataset that can be read, plain or packed."""
+_OTHER_HUB = "set data.source.dataset to a copy, or HF_ENDPOINT to another server"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors that mean a full disk, an exceeded quota and a limit on the size of files."""
 
@@ -140,7 +141,8 @@ def _list(place: Place) -> Listing:
 
     api = HfApi()
     info = api.dataset_info(place.dataset, revision=place.revision)
-    assert info.sha is not None
+    if not isinstance(info.sha, str):
+        raise PlaceError(f"{name_of(place)}: the answer of the hub names no commit", _OTHER_HUB)
     if info.id != place.dataset:
         say(f"{name_of(place)} is now {info.id!r}: set data.source.dataset to that")
     tree = {
@@ -170,8 +172,20 @@ def _list(place: Place) -> Listing:
             raise ConnectionError(f"the library gave {path} in place of {root}")
         entry = tree[path.removeprefix(root)]
         _check_file(place, Path(entry.path))
+        # The library passes on what the answer says, of any type.
+        if not isinstance(entry.size, int) or entry.size < 0:
+            raise PlaceError(
+                f"{name_of(place)}: the hub says that {entry.path} has {entry.size!r} bytes, which"
+                " no file has",
+                _OTHER_HUB,
+            )
         files.append(
             HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None)
+        )
+    if not any(file.bytes for file in files):
+        raise PlaceError(
+            f"{name_of(place)}: all of its {len(files)} files are empty by what the hub says",
+            _OTHER_HUB,
         )
     return Listing(place, info.id, info.sha, tuple(files))
 

@@ -35,6 +35,7 @@ from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.store.files import atomic_path, digest, remove
 from coupled_adam_bench.store.locks import folder_lock
+from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.study import cells
 from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS
 from coupled_adam_bench.study.config import (
@@ -45,7 +46,7 @@ from coupled_adam_bench.study.config import (
     Study,
     SyntheticSource,
 )
-from coupled_adam_bench.study.inputs import other_files
+from coupled_adam_bench.study.inputs import hidden_in, other_files
 
 SHARD_CHARACTERS = 8 * 2**20
 """Number of characters of text in a shard; the bins do not depend on it."""
@@ -180,6 +181,14 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
             f"{ending}: {number:,}" for ending, number in facts["other_files"].items()
         )
         say(f"data {study.data.name}: files with other endings are not read ({named})")
+    patterns = study.paths.text if isinstance(source, FilesSource) else ()
+    hidden = [str(path) for pattern in patterns for path in hidden_in(pattern)]
+    if hidden:
+        facts["n_hidden_files"] = len(hidden)
+        say(
+            f"data {study.data.name}: hidden files and folders are not read ({first_of(hidden)});"
+            " to read one, name it in paths.text"
+        )
     if isinstance(source, HubSource) and corpus.listing is not None:
         facts["place"] = corpus.listing.facts()
     if bpe is not None:
@@ -260,11 +269,12 @@ def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
         part = splits[split]
         tokens, documents = part.n_tokens, part.n_documents
         if tokens < training.seq_len + 1:
-            is_cut = split != "train" and not isinstance(study.data.source, BinsSource)
+            if isinstance(study.data.source, BinsSource):
+                raise _too_few_held_out(split, splits, study.data.source, training.seq_len)
             advice = (
-                f"raise data.split.{split}_fraction, or give more text"
-                if is_cut
-                else "give more text"
+                "give more text"
+                if split == "train"
+                else f"raise data.split.{split}_fraction, or give more text"
             )
             raise ValueError(
                 f"data.split: {split} has {tokens} tokens in {documents} of {n_all} documents, but"
@@ -277,8 +287,12 @@ def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
     if held_out.n_documents < FEW_DOCUMENTS:
         say(
             f"data {study.data.name}: the loss is measured on {held_out.n_tokens:,} tokens of"
-            f" {held_out.n_documents} documents, which are few: other text may give another loss;"
-            f" raise data.split.{split}_fraction"
+            f" {held_out.n_documents} documents, which are few: other text may give another loss; "
+            + (
+                "hold out a larger file"
+                if isinstance(study.data.source, BinsSource)
+                else f"raise data.split.{split}_fraction"
+            )
         )
     n_train, largest = splits["train"].n_tokens, study.largest_tokens
     if largest > n_train:
@@ -287,6 +301,25 @@ def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
             f" reads {largest:,}: {largest / n_train:.3g} times the text; give more text, or a"
             " smaller number of tokens"
         )
+
+
+def _too_few_held_out(
+    split: str, splits: Mapping[str, Bin], source: BinsSource, seq_len: int
+) -> ValueError:
+    """Return the error for a split of token files that has no window of text."""
+    held_out = splits["val"].n_tokens + splits["test"].n_tokens
+    most = held_out - seq_len - 2
+    if split == "train":
+        advice = "let data.source.train match a larger file"
+    elif most < seq_len:
+        advice = "let data.source.val match a larger file, or lower training.seq_len"
+    else:
+        advice = f"set data.source.val_tokens to a number from {seq_len} to {most}"
+    return ValueError(
+        f"data.source: {split} has {splits[split].n_tokens} tokens of its files, but needs"
+        f" training.seq_len + 1 = {seq_len + 1}; the held-out file has {held_out}, of which val"
+        f" predicts the first val_tokens = {source.val_tokens}, and test has the rest; {advice}"
+    )
 
 
 def _assemble(split: str, shards: list[Shard], out: Path, vocab_size: int) -> Bin:

@@ -244,11 +244,28 @@ def _check_unknown(file: Path, tokenizer: Tokenizer) -> None:
             f"{file}: cannot encode text with a word that is not in its vocabulary; {advice}:"
             f" {error}"
         ) from None
-    if not ids:
+    if ids:
+        return
+    if (part := _removes_unknown(tokenizer)) is not None:
         raise ValueError(
-            f"{file}: drops characters that are not in its vocabulary, such as {_UNKNOWN!r};"
-            f" {advice}"
+            f"{file}: its {part} removes characters such as {_UNKNOWN!r} before they are encoded;"
+            f" take that step out of {part} in this file, or set {part} to null if it has no other"
         )
+    raise ValueError(
+        f"{file}: drops characters that are not in its vocabulary, such as {_UNKNOWN!r}; {advice}"
+    )
+
+
+def _removes_unknown(tokenizer: Tokenizer) -> str | None:
+    """Return the part of a tokenizer that removes text before its model sees it, None if none
+    does."""
+    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    normalized = _UNKNOWN if normalizer is None else normalizer.normalize_str(_UNKNOWN)
+    if not normalized:
+        return "normalizer"
+    if pre_tokenizer is not None and not pre_tokenizer.pre_tokenize_str(normalized):
+        return "pre_tokenizer"
+    return None
 
 
 def _end_of_text(file: Path, tokenizer: Tokenizer) -> str:

@@ -234,9 +234,7 @@ def task_rows(
         )
         if "acc" not in values:
             if name not in gaps:
-                undefined.append(
-                    f"{name}: lm-eval reports no acc, only {', '.join(sorted(values)) or 'nothing'}"
-                )
+                undefined.append(_without_acc(name, values))
             values |= {"acc": math.nan, "acc_stderr": math.nan}
         rows += [row(name, metric, value) for metric, value in values.items()]
         reasons += undefined
@@ -245,6 +243,16 @@ def task_rows(
     rows.append(row("average", "acc", math.fsum(accuracies) / len(names)))
     rows.append(row("average", "acc_stderr", math.hypot(*errors) / len(names)))
     return rows, reasons
+
+
+def _without_acc(name: str, values: Mapping[str, float]) -> str:
+    """Return why lm-eval reports no accuracy of a task or a group."""
+    if values:
+        return f"{name}: lm-eval reports no acc, only {', '.join(sorted(values))}"
+    return (
+        f"{name}: a group for which lm-eval reports nothing, since it does not aggregate its tasks;"
+        " write `aggregate_metric_list: [{metric: acc}]` into its file, or name its tasks"
+    )
 
 
 def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[str]]:
@@ -310,7 +318,7 @@ def _load_tasks(
             _check_half_loaded(error)
             raise ValueError(
                 f"evaluation.downstream.tasks: {task.name!r} cannot be loaded: {_in_words(error)}"
-                + _advice(task, stand_in)
+                + _advice(task, stand_in, error)
             ) from error
         for member in loaded[task.name]["tasks"].values():
             own = member.get_config("num_fewshot")
@@ -360,8 +368,10 @@ def _cached_in(folder: Path | None) -> Iterator[None]:
         config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH = usual
 
 
-def _advice(task: TaskFile, stand_in: StandIn | None) -> str:
+def _advice(task: TaskFile, stand_in: StandIn | None, error: Exception) -> str:
     """Return what may be the matter with a task that cannot be loaded."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return "\nIf this is where caches are to lie, set HF_HOME to a folder that can be written"
     if stand_in is not None or (
         not task.is_group and read_task(task.path).get("dataset_path") in LOCAL_READERS
     ):
@@ -411,7 +421,7 @@ def _quiet() -> None:
     """Keep lm-eval and its libraries to errors and rare progress lines; must run before they are
     imported."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ.setdefault("TQDM_MININTERVAL", "60")
+    os.environ["TQDM_MININTERVAL"] = "60"
     os.environ["DISABLE_MULTIPROC"] = "1"  # else lm-eval forks for its bootstrap
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     import datasets

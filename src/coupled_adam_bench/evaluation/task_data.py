@@ -15,6 +15,7 @@ from coupled_adam_bench.evaluation.task_files import (
 )
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.config import Study
+from embedding_geometry.user_files import check_no_pointer
 
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 
@@ -87,6 +88,8 @@ def mirrored_task(task: TaskFile, mirror: Path, num_fewshot: int | None) -> Stan
             f"paths.hub_mirror: {task.name} needs {' and '.join(missing)}; the target `fetch`"
             " downloads it"
         )
+    for path in files.values():
+        check_no_pointer(path)
     present = {split: str(path.resolve()) for split, path in files.items() if path.is_file()}
     absent = {kind: None for kind, split in data.splits.items() if split not in present}
     return {**_including(task, present), "dataset_path": "json", "dataset_name": None, **absent}

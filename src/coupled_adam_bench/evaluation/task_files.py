@@ -6,7 +6,7 @@ A task is a YAML file; ``!function`` values are Python functions beside it and s
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from glob import glob
@@ -18,6 +18,8 @@ from typing import Any
 import yaml
 
 from coupled_adam_bench.store.files import cached_by_file, sha256_once
+from coupled_adam_bench.study.config.reading import EachKeyOnce
+from embedding_geometry.user_files import check_no_pointer, list_folder
 
 PAPER_TASK_FILES = {
     "hellaswag": "hellaswag/hellaswag.yaml",
@@ -44,7 +46,11 @@ MAX_INCLUDES = 50
 """Length of a chain of task files that include one another, above which it is refused; lm-eval's
 longest has 4."""
 _NAME = re.compile(r"""^["']?(task|group)["']?:[ \t]*["']?([^\s"'#\[]+)""", re.MULTILINE)
+_TAG = re.compile(r"^tag:(.*(?:\n[ \t]*-.*)*)", re.MULTILINE)
+_WORDS = re.compile(r"""[^\s"'#\[\],]+""")
 _FUNCTION = re.compile(r"!function\s+([\w.]+)\.\w+")
+_PASSED_OVER = ".ipynb_checkpoints"
+"""The hidden folder that lm-eval does not read."""
 
 StandIn = dict[str, Any]
 """The settings of a task that includes another and finds its data elsewhere."""
@@ -91,7 +97,7 @@ def find_tasks(
 
     ``ValueError`` that lists every unknown name with its near matches.
     """
-    own = {} if own_tasks is None else _scan(Path(own_tasks).resolve())
+    own = _own_tasks(own_tasks)
     older = _scan(OLDER_TASKS[versions]) if versions in OLDER_TASKS else {}
     places = {name: harness_tasks() / path for name, path in PAPER_TASK_FILES.items()}
     known = (
@@ -107,6 +113,38 @@ def find_tasks(
     return [known[name] for name in names]
 
 
+def _own_tasks(folder: str | None) -> dict[str, TaskFile]:
+    """Return the tasks and groups of the user's folder by name; ``ValueError`` for a name that two
+    of its files have."""
+    if folder is None:
+        return {}
+    home = Path(folder).resolve()
+    if not home.is_dir():
+        raise ValueError(f"paths.tasks: {home} is not a folder; give the folder of the task files")
+    own: dict[str, TaskFile] = {}
+    files: dict[str, set[Path]] = {}
+    for task in _named_in(home):
+        own.setdefault(task.name, task)
+        files.setdefault(task.name, set()).add(task.path.resolve())
+    if any(task.is_group for task in own.values()):
+        # lm-eval finds the members of a group by itself, and reads hidden files too.
+        for hidden in list_folder(home).hidden:
+            for task in _named_in(hidden) if hidden.name != _PASSED_OVER else ():
+                if task.name in own:
+                    files[task.name].add(task.path)
+    twice = [
+        f"{name} in {' and '.join(map(str, sorted(paths)))}"
+        for name, paths in files.items()
+        if len(paths) > 1
+    ]
+    if twice:
+        raise ValueError(
+            f"paths.tasks: tasks of one name in several files: {'; '.join(twice)}; remove one of"
+            " the files, or give its task another name"
+        )
+    return own
+
+
 def is_found_without_index(task: TaskFile, own_tasks: str | None) -> bool:
     """Tell whether a task is one, or a group of tasks that all lie in ``own_tasks``.
 
@@ -114,32 +152,49 @@ def is_found_without_index(task: TaskFile, own_tasks: str | None) -> bool:
     """
     if not task.is_group:
         return True
-    own = {} if own_tasks is None else _scan(Path(own_tasks).resolve())
+    own = _own_tasks(own_tasks)
     members = read_task(task.path).get("task", [])
     return all(isinstance(one, str) and one in own and not own[one].is_group for one in members)
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
+def _unknown(name: str, known: Mapping[str, TaskFile]) -> str:
+    tagged = [task.name for task in known.values() if name in _tags(task.path)]
+    if tagged:
+        return f"{name!r} is a tag, not a task; name its tasks instead: {', '.join(tagged)}"
     close = difflib.get_close_matches(name, known, n=5)
-    return f"no task {name!r}" + (f"; did you mean {', '.join(close)}?" if close else "")
+    return f"no task {name!r}" + (
+        f"; did you mean {', '.join(close)}?" if close else "; name one of lm-eval or paths.tasks"
+    )
+
+
+def _tags(path: Path) -> list[str]:
+    """Return the tags that a file gives its task."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return [tag for given in _TAG.findall(text) for tag in _WORDS.findall(given)]
 
 
 @cache
 def _scan(folder: Path) -> dict[str, TaskFile]:
     """Return all tasks and groups below a folder by name; reads text, parses nothing."""
-    if not folder.is_dir():
-        raise ValueError(f"paths.tasks: {folder} is not a folder")
     found: dict[str, TaskFile] = {}
-    for path in sorted(folder.glob("**/*.yaml")):
-        for kind, name in _NAME.findall(path.read_text(encoding="utf-8", errors="replace")):
-            found.setdefault(name, TaskFile(name, path, kind == "group"))
+    for task in _named_in(folder):
+        found.setdefault(task.name, task)
     return found
+
+
+def _named_in(place: Path) -> Iterator[TaskFile]:
+    """Yield the tasks and groups of a file, or of the files of a folder."""
+    for path in list_folder(place).files if place.is_dir() else [place]:
+        if path.suffix != ".yaml":
+            continue
+        for kind, name in _NAME.findall(path.read_text(encoding="utf-8", errors="replace")):
+            yield TaskFile(name, path, kind == "group")
 
 
 # ---- what a file says ----
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(EachKeyOnce, yaml.SafeLoader):
     """SafeLoader that reads ``!function module.name`` as that string."""
 
 
@@ -166,6 +221,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not a task: its YAML is nested too deeply to be read") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not valid YAML: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     if not isinstance(task, dict):
         raise ValueError(f"{path}: not a task: a mapping is expected")
     if not isinstance(task.get("dataset_kwargs") or {}, dict):
@@ -251,14 +308,15 @@ def task_contents(
     own = None if own_tasks is None else Path(own_tasks).resolve()
     yamls = [task.path]
     if task.is_group and own is not None:
-        yamls += [path for path in sorted(own.glob("**/*.yaml")) if path != task.path]
+        own_yamls = [path for path in list_folder(own).files if path.suffix == ".yaml"]
+        yamls += [path for path in own_yamls if path != task.path]
     for path in yamls:
         _with_included(path)  # which says what is wrong with the files
     files = [file for path in yamls for file in _files_of_task(path)]
     for path in yamls:
         if own in path.parents:
-            files += sorted(path.parent.glob("**/*.py"))
-    settings = [stand_in] if stand_in is not None else [read_task(path) for path in yamls]
+            files += [file for file in list_folder(path.parent).files if file.suffix == ".py"]
+    settings = [read_task(path) | (stand_in or {}) for path in yamls]
     digests = [_digest(path) for path in dict.fromkeys(files)]
     data = [_data(task, values) for values in settings]
     return {"name": task.name, "files": digests, "data": data}
@@ -274,6 +332,7 @@ def reads_files(contents: dict[str, Any]) -> bool:
 
 
 def _digest(path: Path) -> Digest:
+    check_no_pointer(path)
     return path.name, sha256_once(path)
 
 
@@ -297,7 +356,7 @@ def _data(task: TaskFile, settings: dict[str, Any]) -> dict[str, list[Digest]]:
         return {}
     folder = Path(options.get("data_dir") or "") if is_reader else Path(source)
     if "data_files" not in options:  # the folder is read whole
-        return {"": [_digest(path) for path in sorted(folder.rglob("*")) if path.is_file()]}
+        return {"": [_digest(path) for path in list_folder(folder).files if path.is_file()]}
     named = options["data_files"]
     splits = named if isinstance(named, dict) else {"": named}
     digests: dict[str, list[Digest]] = {}

@@ -67,6 +67,43 @@ def end_with_parent(seconds: float) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def pass_signals_on() -> None:
+    """Have SIGINT and SIGTERM to this process reach its jobs, too, a moment later.
+
+    A terminal and a cluster send a signal to all processes of a run, and a supervisor, a notebook
+    or a container to the first alone, whose jobs would go on for hours. What is in a session of its
+    own is left alone, as by a terminal. A job may so have the signal twice. Only the main thread of
+    a program can be sent signals, so elsewhere nothing is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    # Whatever handler Snakemake sets, and even if it waits for a lock in it, Python writes here.
+    numbers, written = os.pipe()
+    os.set_blocking(written, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while True:
+            number = os.read(numbers, 1)[0]
+            if number in (signal.SIGINT, signal.SIGTERM):
+                time.sleep(_LOOK_SECONDS)  # those that have had it have mostly ended by then
+                _signal_jobs(number)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _signal_jobs(number: int) -> None:
+    """Send a signal to all processes that this one has started, and those that they have, in its
+    group."""
+    import psutil
+
+    group = os.getpgrp()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
+            if os.getpgid(process.pid) == group:
+                process.send_signal(number)
+
+
 def git_revision() -> str | None:
     """Return the commit, with ``-dirty`` if tracked files were changed, or ``None`` outside a git
     repository."""

@@ -121,6 +121,8 @@ TABLE = (
         "NPY_PROMOTION_STATE PANDAS_* SCIPY_* SKLEARN_*",
         "clears", "how arrays and tables compute",
     ),
+    Variables("TQDM_MININTERVAL", "sets", "logs have a line of progress a minute"),
+    Variables("TQDM_*", "clears", "how bars of progress look, some of which end a job"),
     Variables("MPLCONFIGDIR", "heeds", "where matplotlib keeps its list of fonts"),
     Variables("MPLBACKEND MATPLOTLIBRC", "clears", "how matplotlib draws"),
     Variables(

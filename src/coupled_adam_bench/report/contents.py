@@ -183,6 +183,7 @@ _LEFT_OUT = {
     "n_empty_documents": "documents without text",
     "n_invalid_documents": "rows without valid text",
     "n_files_without_text": "files without text",
+    "n_hidden_files": "hidden files and folders",
 }
 
 

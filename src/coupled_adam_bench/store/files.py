@@ -85,10 +85,35 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def kind_of(path: Path) -> str:
+    """Return what stands at a path, in words, without opening it."""
+    if not path.exists():
+        return "a link to nothing"
+    return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "a device")
+
+
+def check_plain(path: Path) -> Path:
+    """Return a path; ``ValueError`` for a pipe, a socket or a device, whose opening may take for
+    ever."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ValueError(
+            f"{path}: {kind_of(path)} stands where a file belongs; remove it, or put the file there"
+        )
+    return path
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file; raise ``ValueError`` with its path if it is missing or not valid."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(check_plain(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -174,7 +199,7 @@ def remove(path: Path) -> None:
 
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
+    with check_plain(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

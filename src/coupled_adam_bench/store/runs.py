@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.store.files import read_sealed, sha256_file, write_sealed
+from coupled_adam_bench.store.files import check_plain, read_sealed, sha256_file, write_sealed
 from coupled_adam_bench.store.locks import FolderLock
 from coupled_adam_bench.store.paths import RunFiles
 
@@ -145,7 +145,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    whole, _, _ = check_plain(path).read_bytes().rpartition(b"\n")
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
             row = json.loads(line)

@@ -1,7 +1,6 @@
 """Finds and identifies the files that a study reads: text, tokenizer, own optimizers; it imports
 nothing heavy."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from coupled_adam_bench.study.config import (
 )
 from coupled_adam_bench.study.dotted import changed_code, code_of
 from embedding_geometry.json_file import read_object
+from embedding_geometry.user_files import check_beginning, is_hidden, list_folder
 
 PACKINGS = (".gz", ".xz", ".zst")
 """Endings of packed files."""
@@ -73,6 +73,7 @@ def text_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
             raise ValueError(
                 f"paths.text: {pattern!r} matches no text file; allowed endings:"
                 f" {', '.join(TEXT_SUFFIXES)}"
+                + "".join(f"; {path} is hidden, so it is not read" for path in hidden_in(pattern))
             )
     return sorted(found.values())
 
@@ -84,11 +85,15 @@ def other_files(patterns: tuple[str, ...]) -> Counter[str]:
     for pattern in patterns:
         root, names = _matches(pattern)
         found |= {
-            root / name
-            for name in names
-            if not _is_text(name) and not Path(name).name.startswith(".")
+            root / name for name in names if not _is_text(name) and not is_hidden(Path(name).name)
         }
     return Counter(path.suffix or "no ending" for path in found)
+
+
+def hidden_in(pattern: str) -> list[Path]:
+    """Return the hidden files and folders in a folder of text, which are not read."""
+    folder = Path(pattern)
+    return list_folder(folder).hidden if folder.is_dir() else []
 
 
 def _is_text(name: str) -> bool:
@@ -99,13 +104,11 @@ def _matches(pattern: str) -> tuple[Path, list[str]]:
     """Return the root of a pattern, and by their names below it the files that a folder, a file or
     a glob names.
 
-    A glob leaves out hidden files, as a shell does.
+    A folder and a glob leave out hidden files, and a file may be hidden itself.
     """
     path = Path(pattern)
     if path.is_dir():
-        root, names = path, []
-        for folder, _, files in os.walk(path, onerror=_raise, followlinks=True):
-            names += [str(Path(folder, file).relative_to(path)) for file in files]
+        root, names = path, [str(file.relative_to(path)) for file in list_folder(path).files]
     elif path.exists():
         root, names = path.parent, [path.name]
     else:
@@ -116,10 +119,6 @@ def _matches(pattern: str) -> tuple[Path, list[str]]:
     return root, [name for name in names if (root / name).is_file() or not (root / name).exists()]
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
 def token_files(source: BinsSource, folder: str) -> list[tuple[str, Path]]:
     """Return the files of a source ``bins`` as sorted pairs (name, path), the held-out ones
     last."""
@@ -127,6 +126,7 @@ def token_files(source: BinsSource, folder: str) -> list[tuple[str, Path]]:
         (path.name, path)
         for glob in (source.train, source.val)
         for path in sorted(Path(folder).glob(glob))
+        if not any(map(is_hidden, path.relative_to(folder).parts))
     ]
 
 
@@ -138,6 +138,7 @@ def fingerprints(files: list[tuple[str, Path]]) -> list[list[Any]]:
         with _readable("paths.text", path), path.open("rb") as file:
             size = path.stat().st_size
             head = file.read(_SAMPLE_BYTES)
+            check_beginning(head, f"paths.text: {path}")
             file.seek(max(size - _SAMPLE_BYTES, 0))
             tail = file.read(_SAMPLE_BYTES)
         prints.append([name, size, digest([head.hex(), tail.hex()], 64)])

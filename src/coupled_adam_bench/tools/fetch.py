@@ -170,12 +170,12 @@ def _fetch_corpus(folder: Path, listing: Listing, needed: float | None, minutes:
     """Download the first files of a corpus until they have ``needed`` bytes of text, or all; keep
     those that are there.
 
-    How much text a file has is estimated from the first one. A file that is there was compared with
-    its checksum when it was downloaded, and is again when it is read.
+    How much text a file has is estimated from the first one that is not empty. A file that is there
+    was compared with its checksum when it was downloaded, and is again when it is read.
     """
     enough, n_bytes, text_field = float(listing.n_bytes), 0, listing.place.text_field
     with folder_lock(folder):
-        for number, file in enumerate(listing.files):
+        for file in listing.files:
             if n_bytes >= enough:
                 return
             path = folder / file.path
@@ -184,7 +184,7 @@ def _fetch_corpus(folder: Path, listing: Listing, needed: float | None, minutes:
                     f"fetch {file.path}, {file.bytes / 1e9:.3f} GB of at most {enough / 1e9:.3f} GB"
                 )
                 download(listing, file, folder, minutes)
-            if number == 0:
+            if n_bytes == 0:
                 # A column that is missing, or holds no text, is known before the next file is
                 # fetched.
                 documents = file_documents(
@@ -195,7 +195,7 @@ def _fetch_corpus(folder: Path, listing: Listing, needed: float | None, minutes:
                     isinstance(document, str) for document in documents
                 ):
                     raise first
-                if needed is not None:
+                if needed is not None and file.bytes > 0:
                     enough = needed * file.bytes / max(1, text_bytes(path, text_field))
             n_bytes += file.bytes
 

@@ -14,6 +14,8 @@ from coupled_adam_bench.training.optimizer_state import export_state, import_sta
 
 _SHAPES = {"embedding": (24, 8), "head": (16, 8)}
 _STEPS = 20  # steps before and after the stop; some optimizers change nothing in their first ten
+_SLOWER = 0.5
+"""Share of the learning rate at which the steps after the stop are done once more."""
 
 
 def try_optimizers(study: Study) -> None:
@@ -35,8 +37,8 @@ def try_optimizer(optimizer: CustomSettings, training: Training, peak_lr: float)
     halfway.
 
     Raises ``ValueError`` if the optimizer cannot be built, needs more than gradients, changes no
-    weight, makes weights that are not finite, has a state that cannot be saved, or does not end
-    with the same bits both times.
+    weight, makes weights that are not finite, has a state that cannot be saved, does not end with
+    the same bits both times, or does so at another learning rate, too.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -49,23 +51,15 @@ def try_optimizer(optimizer: CustomSettings, training: Training, peak_lr: float)
     _step(optimizer, undisturbed, weights, grads[:_STEPS])
     if any(torch.equal(*pair) for pair in zip(weights, start, strict=True)):
         raise ValueError(f"path: {optimizer.path} leaves weights as they are in {_STEPS} steps")
-    resumed_weights, resumed = _begin(weights, optimizer, training, peak_lr)
-    try:
-        tensors, rest = export_state(
-            undisturbed, dict(zip(weights, _SHAPES, strict=True)), "embedding"
-        )
-        copies = {
-            name: tensor.clone(memory_format=torch.contiguous_format)
-            for name, tensor in tensors.items()
-        }
-        names = dict(zip(resumed_weights, _SHAPES, strict=True))
-        import_state(resumed, names, "embedding", copies, json.loads(json.dumps(rest)))
-    except Exception as error:  # the class's own load_state_dict may raise anything
-        raise ValueError(
-            f"path: the state of {optimizer.path} cannot be saved and loaded"
-            f" ({type(error).__name__}: {error})"
-        ) from error
-    for one, its_weights in ((undisturbed, weights), (resumed, resumed_weights)):
+    resumed_weights, resumed = _continued(optimizer, training, peak_lr, weights, undisturbed)
+    slowed_weights, slowed = _continued(optimizer, training, peak_lr, weights, undisturbed)
+    for group in slowed.param_groups:
+        group["lr"] *= _SLOWER
+    for one, its_weights in (
+        (undisturbed, weights),
+        (resumed, resumed_weights),
+        (slowed, slowed_weights),
+    ):
         _step(optimizer, one, its_weights, grads[_STEPS:])
     if not all(torch.equal(*pair) for pair in zip(weights, resumed_weights, strict=True)):
         raise ValueError(
@@ -73,6 +67,38 @@ def try_optimizer(optimizer: CustomSettings, training: Training, peak_lr: float)
             " it keeps more than its state_dict() says, or draws random numbers; jobs that are"
             " stopped would give other results"
         )
+    if any(torch.equal(*pair) for pair in zip(weights, slowed_weights, strict=True)):
+        raise ValueError(
+            f"path: {optimizer.path} does the same steps with {_SLOWER:g} of the learning rate, so"
+            " warmup and decay would have no effect: let its step() read the rate from"
+            ' param_groups, group["lr"], in which the schedule sets it'
+        )
+
+
+def _continued(
+    optimizer: CustomSettings,
+    training: Training,
+    peak_lr: float,
+    weights: Sequence[Tensor],
+    other: torch.optim.Optimizer,
+) -> tuple[list[Tensor], torch.optim.Optimizer]:
+    """Return copies of the weights of another optimizer, and one of theirs that goes on from its
+    saved state; ``ValueError`` if that cannot be saved or loaded."""
+    copied, built = _begin(weights, optimizer, training, peak_lr)
+    try:
+        tensors, rest = export_state(other, dict(zip(weights, _SHAPES, strict=True)), "embedding")
+        copies = {
+            name: tensor.clone(memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        }
+        names = dict(zip(copied, _SHAPES, strict=True))
+        import_state(built, names, "embedding", copies, json.loads(json.dumps(rest)))
+    except Exception as error:  # the class's own load_state_dict may raise anything
+        raise ValueError(
+            f"path: the state of {optimizer.path} cannot be saved and loaded"
+            f" ({type(error).__name__}: {error})"
+        ) from error
+    return copied, built
 
 
 def _begin(

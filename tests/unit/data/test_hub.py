@@ -11,6 +11,7 @@ import subprocess
 import time
 from typing import Any
 
+import hub_server
 import pytest
 from forks import python
 from hub_server import TEXTS, Fault, Here, HubServer, four_files, small_disk
@@ -375,3 +376,38 @@ def test_a_full_disk(hub: HubServer, here: Here) -> None:
         subprocess.run(["mount", "-o", "remount,size=10m", str(results)], check=True)
         assert here.run("prepare").returncode == 0
         assert sum(split["n_documents"] for split in meta(here)["splits"].values()) == 400
+
+
+ODD_ANSWERS = {
+    "no commit": ("sha", None, "the answer of the hub names no commit"),
+    "a size as text": ("size", "5000", "has '5000' bytes, which no file has"),
+    "a size below 0": ("size", -1, "has -1 bytes, which no file has"),
+    "sizes of 0": ("size", 0, "all of its 4 files are empty by what the hub says"),
+}
+
+
+@pytest.mark.fault(
+    "text and data",
+    "The hub, or a server in its place, names no commit, or sizes that are text, 0 or below.",
+    "It is refused with what to set; another server serves the same study.",
+)
+@pytest.mark.parametrize("kind", ODD_ANSWERS)
+def test_answers_that_lack_what_is_needed(
+    kind: str, hub: HubServer, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field, value, message = ODD_ANSWERS[kind]
+    hub.add("datasets/org/set", four_files())
+    info = {"id": "org/set", "sha": None, "siblings": [], "tags": []}
+    if field == "sha":
+        hub.faults.append(Fault("/api/datasets/org/set$", 100, content=json.dumps(info).encode()))
+    else:
+        entry = hub_server._entry
+        monkeypatch.setattr(hub_server, "_entry", lambda *file: entry(*file) | {"size": value})
+    here.source(dataset="org/set")
+    done = here.run("prepare")
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert "set data.source.dataset to a copy, or HF_ENDPOINT to another server" in done.stderr
+    hub.faults.clear()
+    monkeypatch.undo()
+    assert here.run("prepare").returncode == 0

@@ -207,6 +207,7 @@ def test_what_is_left_out_is_said(
     write_texts(tmp_path / "text" / "x.jsonl", 100)
     (tmp_path / "text" / "y.txt").write_text("")
     (tmp_path / "text" / "z.csv").write_text("a,b")
+    write_texts(tmp_path / "text" / ".ipynb_checkpoints" / "x-checkpoint.jsonl", 100)
     prepare(
         *study_and_data(only(make_plan(files_study(tmp_path / "text", small_gpt2)))),
         tmp_path / "out",
@@ -219,9 +220,14 @@ def test_what_is_left_out_is_said(
         "n_invalid_documents": 0,
         "n_files_without_text": 1,
     }
+    counts["n_hidden_files"] = 1
     assert source.items() >= (counts | {"other_files": {".csv": 1}}).items()
+    n_documents = sum(part.n_documents for part in load_meta(tmp_path / "out").splits.values())
+    assert n_documents == 100
     said = capsys.readouterr().err
     assert "data files: files with other endings are not read (.csv: 1)" in said
+    hidden = tmp_path / "text" / ".ipynb_checkpoints"
+    assert f"data files: hidden files and folders are not read ({hidden}); to read one" in said
     assert "data files: left out: files without text: 1 (data.skip: empty)" in said
 
 

@@ -96,6 +96,83 @@ def test_own_tasks_come_first(tmp_path):
         find_tasks(["race"], str(tmp_path / "nowhere"))
 
 
+def test_hidden_copies_of_own_tasks_are_not_found(tmp_path):
+    """A notebook's copy sorts before the task that it was made of."""
+    own = write_task(tmp_path, "mine", dataset_path="json")
+    before = task_contents(own, None, str(tmp_path))
+    write_task(tmp_path / ".ipynb_checkpoints", "mine", dataset_path="csv")
+    (tmp_path / "._mine.yaml").write_bytes(b"\0\5\26\7task: mine\n")
+    assert find_tasks(["mine"], str(tmp_path)) == [own]
+    group = tmp_path / "group.yaml"
+    group.write_text("group: all\ntask: [mine]\n")
+    assert [task.path for task in find_tasks(["all"], str(tmp_path))] == [group]
+    group.unlink()
+    assert task_contents(own, None, str(tmp_path)) == before
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "two files of own tasks have the same name, or a hidden copy that lm-eval would take for a"
+    " member of a group",
+    "the start refuses them, and names both",
+)
+def test_two_own_tasks_of_one_name(tmp_path):
+    first, second = (write_task(tmp_path / name, "mine").path for name in "ab")
+    other = write_task(tmp_path, "other")
+    with pytest.raises(
+        ValueError, match=f"one name in several files: mine in {first} and {second}"
+    ):
+        find_tasks(["other"], str(tmp_path))
+    second.write_text("task: another\n")
+    assert find_tasks(["other"], str(tmp_path)) == [other]
+    hidden = write_task(tmp_path / ".old", "mine").path
+    assert len(find_tasks(["mine", "another"], str(tmp_path))) == 2
+    (tmp_path / "group.yaml").write_text("group: all\ntask: [mine]\n")
+    with pytest.raises(ValueError, match=f"mine in {hidden} and {first}"):
+        find_tasks(["all"], str(tmp_path))
+    hidden.unlink()
+    assert len(find_tasks(["all"], str(tmp_path))) == 1
+
+
+def test_a_tag_is_named_with_its_tasks(tmp_path):
+    write_task(tmp_path, "first", tag="mine")
+    write_task(tmp_path, "second", tag=["other", "mine"])
+    with pytest.raises(
+        ValueError, match="'mine' is a tag, not a task; name its tasks instead: "
+    ) as raised:
+        find_tasks(["mine"], str(tmp_path))
+    named = str(raised.value).rpartition(": ")[2].split(", ")
+    assert [task.name for task in find_tasks(named, str(tmp_path))] == ["first", "second"]
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "the YAML of a task has a key twice, of which the last would win",
+    "the task is refused, with the lines",
+)
+def test_a_key_twice_in_a_task(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("task: own\nmetadata:\n  version: 1\ntask: other\n")
+    with pytest.raises(
+        ValueError, match=r"own\.yaml: lines 1 and 4: the key 'task' is given 2 times"
+    ):
+        read_task(path)
+    path.write_text("task: own\nbase: &base {version: 1}\nmetadata: {<<: *base, version: 2}\n")
+    assert read_task(path)["metadata"] == {"version": 2}
+
+
+def test_pointers_of_git_lfs_are_no_data_of_a_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+    files = {"data_files": {"test": "own.jsonl"}}
+    task = write_task(tmp_path, "own", dataset_path="json", dataset_kwargs=files)
+    (tmp_path / "own.jsonl").write_text(pointer)
+    with pytest.raises(ValueError, match=r"own\.jsonl: a pointer of Git LFS .*git lfs pull"):
+        task_contents(task, None, str(tmp_path))
+    (tmp_path / "own.jsonl").write_text("{}\n")
+    task_contents(task, None, str(tmp_path))
+
+
 def test_includes_are_merged_and_functions_left_alone(tmp_path):
     (tmp_path / "base.yaml").write_text(
         "task: base\ntest_split: test\nprocess_docs: !function utils.f\n"

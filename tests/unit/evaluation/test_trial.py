@@ -1,6 +1,7 @@
 """Downstream tasks that cannot be scored are found before anything is trained."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -115,6 +116,32 @@ def test_items_without_tokens(part, row, message):
     changed = own_task(part, [*items((3, 2)), row])
     with pytest.raises(ValueError, match=rf"downstream task 'own', item 1 \(from 0\): {message}"):
         tried(changed)
+
+
+def test_a_group_that_aggregates_nothing_is_told_what_to_write(part):
+    own_task(part, items((3, 2), (3, 3)))
+    file = Path("own/all.yaml")
+    file.write_text("group: all\ntask: [own]\n")
+    changed = chosen(part, {"tasks": ["all"]})
+    with pytest.raises(
+        ValueError, match="all: a group for which lm-eval reports nothing"
+    ) as raised:
+        tried(changed)
+    line = re.search("write `(.*)` into its file", str(raised.value))
+    file.write_text(f"{file.read_text()}{line[1]}\n")
+    assert tried(changed) == {"tiny": {"own": 2}} or tried(changed) == {"tiny": {"all": 2}}
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "HF_HOME names a folder that cannot be made",
+    "tasks of files of this machine, as the generated ones are, need none",
+)
+def test_generated_tasks_need_no_cache_of_the_hub(part, monkeypatch):
+    nowhere = Path("/proc/nothing")
+    for name in ("HF_DATASETS_CACHE", "HF_MODULES_CACHE", "DOWNLOADED_DATASETS_PATH"):
+        monkeypatch.setattr(f"datasets.config.{name}", nowhere)
+    assert tried(part) == {"tiny": {"synthetic_grammar": 20, "synthetic_topic": 20}}
 
 
 @pytest.mark.fault(

@@ -1,4 +1,5 @@
 import gc
+import signal
 import subprocess
 import sys
 
@@ -55,3 +56,31 @@ def test_a_process_that_hangs_ends_with_its_parent():
         assert script.stdout.readline() == b"hangs\n"
         script.kill()
         assert script.stdout.read() == b""  # until no process has its other end
+
+
+PASSES_ON = """
+import os, subprocess, sys, time
+from coupled_adam_bench.machine import process
+process._LOOK_SECONDS = 0.05
+process.pass_signals_on()
+wait = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
+job, other = (subprocess.Popen(["sh", "-c", '"$@"; true', "sh", *wait], stdout=subprocess.PIPE,
+    start_new_session=own) for own in (False, True))
+job.stdout.readline(), other.stdout.readline()
+os.kill(os.getpid(), NUMBER)
+ended = job.wait(30)
+print(ended != 0, other.poll())
+os.killpg(other.pid, 9)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_passed_on_to_jobs_and_to_nothing_else(number):
+    """To the children of children, but not to a session of its own."""
+    code = f"import signal\nsignal.signal({int(number)}, lambda *_: None)\n" + PASSES_ON.replace(
+        "NUMBER", str(int(number))
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=90
+    )
+    assert done.stdout == "True None\n"

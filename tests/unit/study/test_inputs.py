@@ -10,6 +10,7 @@ import pytest
 
 from coupled_adam_bench.study.inputs import (
     fingerprints,
+    hidden_in,
     other_files,
     text_files,
     tokenizer_file,
@@ -52,9 +53,9 @@ def test_patterns_are_those_of_a_shell(corpus: Path) -> None:
         "text/dir.txt/f.txt",
     ):
         write(Path(name))
+    # A folder has no hidden files, as a glob has none; who names one means it.
+    assert names("text/.c.txt", "text/.hidden") == [".c.txt", "d.txt"]
     assert names("text") == [
-        ".c.txt",
-        ".hidden/d.txt",
         "a.txt",
         "dir.txt/f.txt",
         "sub/[e].txt",
@@ -78,6 +79,44 @@ def test_patterns_are_those_of_a_shell(corpus: Path) -> None:
         assert "matches no text file" in refused(pattern) or "File name too long" in refused(
             pattern
         )
+
+
+@pytest.mark.fault(
+    "text and data",
+    "a folder of text has hidden copies, which notebooks, editors, Git and macOS leave there",
+    "they are not read, and preparation and report say so",
+)
+def test_hidden_copies_are_no_text(corpus: Path) -> None:
+    read = fingerprints(text_files(("text",)))
+    for name in (".ipynb_checkpoints/a-checkpoint.txt", "sub/._b.jsonl", ".git/x/y.txt"):
+        write(Path("text", name))
+    assert fingerprints(text_files(("text",))) == read
+    assert [str(path) for path in hidden_in("text")] == [
+        "text/.git",
+        "text/.ipynb_checkpoints",
+        "text/sub/._b.jsonl",
+    ]
+    assert hidden_in("text/a.txt") == hidden_in("text/*") == []
+    write(Path("only/.a.txt"))
+    assert "only/.a.txt is hidden, so it is not read" in refused("only")
+
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 548105171\n"
+
+
+@pytest.mark.fault(
+    "text and data",
+    "files of text are pointers of Git LFS, since the clone has not fetched them",
+    "the start refuses them with the command that fetches them",
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.txt.gz"])
+def test_pointers_of_git_lfs_are_no_text(name: str, corpus: Path) -> None:
+    write(Path("lfs", "other.txt"))
+    write(Path("lfs", name), POINTER)
+    assert f"lfs/{name}: a pointer of Git LFS" in refused("lfs")
+    assert "type `git lfs pull`" in refused("lfs")
+    write(Path("lfs", name))
+    assert len(fingerprints(text_files(("lfs",)))) == 2
 
 
 def test_a_text_is_known_by_its_names_and_contents(corpus: Path) -> None:

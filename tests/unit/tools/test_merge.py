@@ -136,6 +136,31 @@ def test_a_damaged_run_is_left_out(
     assert not Path("results/runs", one_run(here).name).exists()
 
 
+@pytest.mark.fault(
+    "several users",
+    "`merge` finds a pipe in the place of a record, in the other folder or in this one.",
+    "It is not opened, the run is left out, and the others are taken",
+)
+@pytest.mark.parametrize(
+    ("name", "place"), [("run.json", "there"), ("cell.json", "there"), ("run.json", "here")]
+)
+def test_a_pipe_in_the_place_of_a_record_is_not_opened(
+    name: str, place: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = one_run(here)
+    if place == "here":
+        assert main(["merge", "../one/results"]) == 0
+        run = Path("results/runs", run.name)
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    assert main(["merge", "../one/results"]) == (1 if place == "there" else 0)
+    said = capsys.readouterr().err
+    if place == "there":
+        assert "5 taken, 0 were here before, 1 left out" in said
+    else:  # what is not whole here is set aside, and taken anew
+        assert f"{run}: not whole, kept as {run.name}.damaged-1" in said
+
+
 def test_a_run_with_other_bits_does_not_replace_the_one_here(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from embedding_geometry.place import Place
+from embedding_geometry.place import SAVED_FOLDER, SAVED_MATRIX, Place
 from embedding_geometry.stored import Matrices, StoredMatrix, tensors_in
+from embedding_geometry.user_files import check_no_pointer
 from embedding_geometry.usual_names import find_by_name
 
 WEIGHTS = "model.safetensors"
@@ -59,13 +60,16 @@ def find_matrices(place: Place) -> Matrices:
     except NotImplementedError:  # a class that has none
         wanted = [None, None]
     if wanted[0] is None:
-        raise ValueError(f"{place.name}: {type(model).__name__} has no embedding matrix of tokens")
+        raise ValueError(
+            f"{place.name}: {type(model).__name__} has no embedding matrix of tokens;"
+            f" {SAVED_MATRIX}"
+        )
     embeddings = _located(place, wanted[0], loaded, tensor_of)
     head = None if wanted[1] is None else _located(place, wanted[1], loaded, tensor_of)
     if embeddings is None:
         raise ValueError(
             f"{place.name}: no tensor {wanted[0].parameters[0]} in its safetensors, its input"
-            " embedding; take another copy of the model"
+            f" embedding; take another copy of the model, or {SAVED_MATRIX}"
         )
     # Transformers ties only what is not stored twice, or stored twice with the same values.
     tied = wanted[1] is not None and set(wanted[1].parameters) == set(wanted[0].parameters)
@@ -87,7 +91,8 @@ def _configured(place: Place) -> dict[str, Any]:
 
 
 def _unusable(place: Place, error: Exception) -> ValueError:
-    return ValueError(f"{place.name}: {_CONFIG} cannot be used ({type(error).__name__}: {error})")
+    reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+    return ValueError(f"{place.name}: {_CONFIG} cannot be used: {reason}")
 
 
 def _configuration(place: Place) -> Any:
@@ -111,7 +116,8 @@ def _configuration(place: Place) -> Any:
 def _read_object(place: Place, file: str) -> dict[str, Any]:
     path = place.local(file)
     if path is None:
-        raise ValueError("there is none")
+        raise ValueError(f"there is none; {SAVED_FOLDER}, or {SAVED_MATRIX}")
+    check_no_pointer(path)
     if path.stat().st_size > _MOST_JSON_BYTES:
         raise ValueError(f"it is larger than {_MOST_JSON_BYTES:,} bytes")
     values = json.loads(path.read_text(encoding="utf-8"))
@@ -184,7 +190,8 @@ def _skeleton(place: Place, config: Any, n_stored: int) -> Any:
     classes = _classes(config)
     if not classes:
         raise ValueError(
-            f"{place.name}: {type(config).__name__} is not of a causal or masked language model"
+            f"{place.name}: {type(config).__name__} is not of a causal or masked language model;"
+            f" {SAVED_MATRIX}"
         )
     chosen = classes[0]
     try:
@@ -304,8 +311,7 @@ def _located(
     if name is None:
         raise ValueError(
             f"{place.name}: {parameter} is computed while transformers loads it, and no stored"
-            " tensor is this matrix; write it with numpy.save from the loaded model, and measure"
-            " that file"
+            f" tensor is this matrix; {SAVED_MATRIX}"
         )
     tensor = tensor_of(name)
     if tensor.shape != wanted.shape:

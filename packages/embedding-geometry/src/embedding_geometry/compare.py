@@ -11,7 +11,8 @@ import numpy as np
 
 from embedding_geometry.matrix import EMBEDDINGS, SEEN, UNPADDED, VARIANTS
 from embedding_geometry.metrics import METRICS
-from embedding_geometry.model import NUMPY_ENDING, Known, Measured, measure_model, nothing_known
+from embedding_geometry.model import Known, Measured, measure_model, nothing_known
+from embedding_geometry.place import MATRIX_ENDING
 from embedding_geometry.rows import HEAD, SUBWORDS, row
 from embedding_geometry.table import align
 from embedding_geometry.word_lists import WordLists
@@ -41,9 +42,9 @@ def measure_models(
     ``known_of`` is that of ``measure_model``.
     """
     if tokenizer is not None:
-        if not any(name.endswith(NUMPY_ENDING) for name in names):
+        if not any(name.endswith(MATRIX_ENDING) for name in names):
             raise ValueError(
-                f"--tokenizer: only for matrices in {NUMPY_ENDING} files; a model has its own"
+                f"--tokenizer: only for matrices in {MATRIX_ENDING} files; a model has its own"
             )
         if not tokenizer.exists():
             raise ValueError(

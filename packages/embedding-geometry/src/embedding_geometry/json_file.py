@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from embedding_geometry.user_files import check_no_pointer
+
 
 def read_object(file: Path) -> dict[str, Any]:
     """Read a JSON object from a user's file; raise ``ValueError`` for anything else."""
+    check_no_pointer(file)
     try:
         values = json.loads(file.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from embedding_geometry.checkpoint import find_matrices
 from embedding_geometry.matrix import EMBEDDINGS, matrix_geometry, variant_rows
-from embedding_geometry.place import Place, open_place
+from embedding_geometry.place import MATRIX_ENDING, Place, open_place
 from embedding_geometry.rows import HEAD, ResultRow
 from embedding_geometry.stored import Matrices, NumpyMatrix
 from embedding_geometry.tokenizer import count_tokens, read_tokenizer, whole_text
+from embedding_geometry.user_files import is_hidden
 from embedding_geometry.word_lists import WordLists, read_word_lists
 from embedding_geometry.word_similarity import (
     TokenPairs,
@@ -29,7 +30,6 @@ from embedding_geometry.word_similarity import (
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-NUMPY_ENDING = ".npy"
 _TOKENIZER = "tokenizer.json"
 _OLDER_TOKENIZERS = ("vocab.*", "*.model")
 
@@ -106,7 +106,7 @@ def measure_model(
     word pairs if no ``lists`` were given by the user. Without counts, what needs them is left out.
     No more than one matrix is in memory. ``ValueError`` with the name of what cannot be measured.
     """
-    if name.endswith(NUMPY_ENDING):
+    if name.endswith(MATRIX_ENDING):
         matrices = Matrices("a matrix alone", NumpyMatrix(Path(name)), None, tied=None)
         place, file, known = None, _TOKENIZER, Known()
         # The tokenizer that goes with a matrix is a file, or lies in a folder under its usual name.
@@ -218,6 +218,7 @@ def _converted(place: Place) -> "Tokenizer":
         place.local(file.name)
         for pattern in _OLDER_TOKENIZERS
         for file in place.folder.glob(pattern)
+        if not is_hidden(file.name)
     ):
         raise ValueError("there is none")
     from transformers import AutoTokenizer

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from embedding_geometry.transport import bounded
+from embedding_geometry.user_files import check_no_pointer
 
 _SMALL = (
     "config.json",
@@ -24,6 +25,16 @@ _SMALL_BYTES = 2**28
 """The largest of these files on the hub; the largest vocabularies that are in use take an eighth of
 this."""
 _SAID_BYTES = 10**7
+MATRIX_ENDING = ".npy"
+"""The ending of a file with one matrix, as NumPy writes it."""
+SAVED_FOLDER = (
+    "give the folder that transformers' save_pretrained writes, with config.json and safetensors"
+)
+SAVED_MATRIX = (
+    f"write the embedding matrix of the loaded model with numpy.save as float32, and give that"
+    f" {MATRIX_ENDING} file"
+)
+"""Advice that holds for any model: what is asked for is one matrix."""
 _MINUTES = 5.0
 """How long an answer of the hub may stall in all."""
 
@@ -152,6 +163,12 @@ def open_place(name: str) -> Place:
     folder = Path(name)
     if folder.is_dir():
         return Place(name, folder, None)
+    if folder.is_file():
+        check_no_pointer(folder)
+        raise ValueError(
+            f"{name}: a file {folder.suffix or 'without an ending'}, of which only {MATRIX_ENDING}"
+            f" is measured; {SAVED_FOLDER}, or {SAVED_MATRIX}"
+        )
     repository, _, revision = name.partition("@")
     if folder.exists() or folder.is_absolute() or name.startswith(".") or repository.count("/") > 1:
         raise ValueError(

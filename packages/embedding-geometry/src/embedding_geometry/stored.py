@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embedding_geometry.place import File
+from embedding_geometry.place import SAVED_MATRIX, File, LocalFile
+from embedding_geometry.user_files import check_no_pointer
 
 _FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """The types of tensors that are read, and the type of NumPy whose bytes they have."""
@@ -109,6 +110,8 @@ def tensors_in(file: File) -> dict[str, StoredMatrix]:
     The format: https://huggingface.co/docs/safetensors/index#format.
     """
     size = file.size
+    if isinstance(file, LocalFile):
+        check_no_pointer(file.path)
     length = int.from_bytes(file.read(0, min(8, size)), "little")
     if length > min(_MOST_HEADER_BYTES, size - 8):
         raise _damaged(file, f"its header of {length:,} bytes cannot be in {size:,} bytes")
@@ -163,12 +166,21 @@ class NumpyMatrix:
         return self._mapped().shape
 
     def _mapped(self) -> NDArray[Any]:
+        if self.path.exists() and not self.path.is_file():
+            raise ValueError(f"{self.path}: no file, but a folder or a pipe; {SAVED_MATRIX}")
+        check_no_pointer(self.path)
         try:
             mapped: NDArray[Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
             raise ValueError(
-                f"{self.path}: not a whole file of numpy.save ({error}); write it again"
+                f"{self.path}: not a whole file of numpy.save, or not of numbers ({error});"
+                f" {SAVED_MATRIX}"
             ) from None
+        if mapped.dtype.kind == "V":  # NumPy writes types that it does not know as bytes
+            raise ValueError(
+                f"{self.path}: {mapped.dtype.itemsize} bytes a number and no type, as NumPy writes"
+                f" bfloat16 and float8; {SAVED_MATRIX}"
+            )
         if mapped.ndim != 2 or mapped.dtype.kind != "f" or not mapped.size:
             raise ValueError(
                 f"{self.path}: has the shape {mapped.shape} and the type {mapped.dtype}; give a"

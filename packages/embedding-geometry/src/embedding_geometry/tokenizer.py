@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from embedding_geometry.json_file import read_object
+from embedding_geometry.user_files import check_no_pointer
 
 _BLOCK_CHARACTERS = 2**20
 
@@ -51,6 +52,7 @@ def count_tokens(
     tokenizer = _with_unknown_words(tokenizer, n_vocab)
     counts = np.zeros(n_vocab + 1, dtype=np.int64)
     for file in files:
+        check_no_pointer(file)
         try:
             with file.open(encoding="utf-8-sig") as lines:
                 while block := lines.readlines(_BLOCK_CHARACTERS):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from embedding_geometry.user_files import check_no_pointer
+
 _PART_OF_SPEECH = re.compile(r"-[a-z]$")
 _NAME_LENGTH = 64
 _SEPARATORS = ("\t", ";", ",")
@@ -227,6 +229,7 @@ def _lines(path: Path, name: str) -> list[str]:
     """Return the lines of a set's file; ``ValueError`` with the set's name if there is none, or not
     of UTF-8."""
     try:
+        check_no_pointer(path)
         return path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         raise ValueError(

@@ -22,12 +22,20 @@ from pydantic import (
     model_validator,
 )
 
+from coupled_adam_bench.study.config.errors import in_words
+
 # A file name has at most 255 bytes, and the id of a cell is made of two names, a seed, a count and
 # a hash.
 NAME_LENGTH = 64
-NAME_PATTERN = (  # without '_', which separates the fields of a cell's id
-    r"^[A-Za-z0-9][A-Za-z0-9.\-]*$"
+_LETTERS = "and begin with a letter or a digit; letters are those from A to Z and from a to z"
+NAME_PATTERN = in_words(  # without '_', which separates the fields of a cell's id
+    r"^[A-Za-z0-9][A-Za-z0-9.\-]*$", f"must consist of letters, digits, '.' and '-', {_LETTERS}"
 )
+FILE_PATTERN = in_words(
+    r"^[A-Za-z0-9][A-Za-z0-9._\-]*$",
+    f"must consist of letters, digits, '_', '.' and '-', {_LETTERS}",
+)
+"""What a name may be that becomes a file or a folder of its own."""
 Name = Annotated[
     str,
     Field(

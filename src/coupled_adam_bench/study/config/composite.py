@@ -13,6 +13,7 @@ from coupled_adam_bench.study.config.execution import Budget, Execution, Statist
 from coupled_adam_bench.study.config.protocols import Protocol
 from coupled_adam_bench.study.config.reading import read_study_file
 from coupled_adam_bench.study.config.study import Study, StudyName, parse_study
+from embedding_geometry.user_files import is_hidden
 
 _FOR_ALL = {"protocol", "paths", "execution", "budget", "statistics"}
 
@@ -63,7 +64,13 @@ class Composite(Settings):
         files = [path for path in candidates if path.is_file()]
         if not files:
             available = sorted(
-                {path.stem for folder in folders for path in folder.glob("*.yaml")} - {self.study}
+                {
+                    path.stem
+                    for folder in folders
+                    for path in folder.glob("*.yaml")
+                    if not is_hidden(path.name)
+                }
+                - {self.study}
             )
             raise ValueError(
                 f"{self.study}: studies: no {name}.yaml in {' or '.join(map(str, folders))}; "

@@ -32,6 +32,8 @@ _WITHOUT_VALUE = (
     "too_short",
 )
 
+_IN_WORDS: dict[str, str] = {}
+"""What each pattern of a setting allows."""
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxlong = 100
 
@@ -39,6 +41,12 @@ Location = tuple[int | str, ...]
 Section = TypeVar("Section", bound=BaseModel)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def in_words(pattern: str, words: str) -> str:
+    """Return the pattern of a setting, and note the words that tell an author what it allows."""
+    _IN_WORDS[pattern] = words
+    return pattern
 
 
 def validate(model: type[Section], values: Any, origin: str) -> Section:
@@ -139,8 +147,7 @@ def _message(problem: ErrorDetails, root: type[BaseModel]) -> str:
         ]
         return f"missing; one of {', '.join(map(repr, tags))}"
     if kind == "string_pattern_mismatch":
-        signs = "'_', '.' and '-'" if "_" in context["pattern"] else "'.' and '-'"
-        return f"must consist of letters, digits, {signs}, and begin with a letter or a digit"
+        return _IN_WORDS[context["pattern"]]
     message = (
         problem["msg"]
         .removeprefix("Value error, ")

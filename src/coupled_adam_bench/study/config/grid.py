@@ -18,6 +18,7 @@ from coupled_adam_bench.study.catalog.tables import (
     comparing_any_number,
 )
 from coupled_adam_bench.study.config.base import (
+    FILE_PATTERN,
     NAME_LENGTH,
     Label,
     LaterSettings,
@@ -28,13 +29,14 @@ from coupled_adam_bench.study.config.base import (
     Term,
     duplicates,
 )
+from coupled_adam_bench.study.config.errors import in_words
 from coupled_adam_bench.study.config.per_matrix import Optimizer, PerMatrixSettings
 from coupled_adam_bench.study.config.tune import Tune
 
 TableName = Annotated[
     str,
     Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$",
+        pattern=FILE_PATTERN,
         max_length=NAME_LENGTH,
         description="Letters, digits, '_', '.' and '-'; becomes the name of a file.",
     ),
@@ -45,7 +47,11 @@ _LENGTH = r"[0-9]*[1-9][0-9]*(?:\.[0-9]+)?|0?\.0*[1-9][0-9]*"
 TableWidth = Annotated[
     str,
     Field(
-        pattern=rf"^(?:column|text|(?:{_LENGTH})(?:pt|mm|cm|in))$",
+        pattern=in_words(
+            rf"^(?:column|text|(?:{_LENGTH})(?:pt|mm|cm|in))$",
+            "must be column, text, or a length above 0 with its unit behind it, pt, mm, cm or in,"
+            " such as 5.5in",
+        ),
         max_length=20,
         description="column, text, or a length of LaTeX in pt, mm, cm or in, such as 5.5in.",
     ),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
 from coupled_adam_bench.study.config.errors import for_each
 
@@ -18,7 +19,7 @@ _AS_THEY_LOOK = re.compile(
 """The plain values that YAML takes for what they look like; ``010``, ``1:30``, ``yes`` and dates
 are others."""
 _TEMPLATE_KEY = "__use_yte__"
-_DEEPEST = 50
+DEEPEST = 50
 """Levels of lists and mappings in a file; the settings of a study have six."""
 
 
@@ -27,7 +28,31 @@ class NestingError(ValueError):
     traceback."""
 
 
-class _StrictLoader(yaml.SafeLoader):
+class EachKeyOnce(Composer):
+    """What a loader of YAML inherits to refuse a mapping that has a key more than once.
+
+    Nodes are looked at, since of two equal keys a mapping itself has only the last, and when they
+    are made, since ``<<`` adds keys to them later.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Return the node of a mapping; ``ValueError`` with the lines of a key that is there more
+        than once."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, list[str]] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                lines.setdefault(key.value, []).append(str(_line(key)))
+        for name, found in lines.items():
+            if len(found) > 1:
+                raise ValueError(
+                    f"lines {' and '.join(found)}: the key {name!r} is given {len(found)} times in"
+                    " one mapping; the last one would win; keep one"
+                )
+        return node
+
+
+class _StrictLoader(EachKeyOnce, yaml.SafeLoader):
     """A safe loader that refuses keys that are given twice, values that are not what they look
     like, and nesting."""
 
@@ -44,10 +69,9 @@ class _StrictLoader(yaml.SafeLoader):
                 f"line {line}: *{event.anchor} stands within &{event.anchor}, which so contains"
                 " itself"
             )
-        if len(self._open) > _DEEPEST:
+        if len(self._open) > DEEPEST:
             raise NestingError(
-                f"line {line}: more than {_DEEPEST} levels of lists and mappings, which no"
-                " study has"
+                f"line {line}: more than {DEEPEST} levels of lists and mappings, which no study has"
             )
         self._open.append(getattr(event, "anchor", None))
         node = super().compose_node(parent, index)
@@ -69,22 +93,12 @@ class _StrictLoader(yaml.SafeLoader):
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key for key, _ in node.value]
-        # The nodes are looked at, since of two equal keys the mapping itself has only the last.
-        for name, count in Counter(
-            key.value for key in keys if isinstance(key, yaml.ScalarNode)
-        ).items():
-            lines = " and ".join(str(_line(key)) for key in keys if key.value == name)
-            if count > 1:
+        for key, _ in node.value:
+            if key.value == _TEMPLATE_KEY:
                 raise ValueError(
-                    f"lines {lines}: the key {name!r} is given {count} times in one mapping; the"
-                    " last one would win; keep one"
-                )
-            if name == _TEMPLATE_KEY:
-                raise ValueError(
-                    f"line {lines}: {_TEMPLATE_KEY} makes a program of a file: Snakemake runs the"
-                    " Python in it when it reads it, before this program does; write the values"
-                    " themselves"
+                    f"line {_line(key)}: {_TEMPLATE_KEY} makes a program of a file: Snakemake runs"
+                    " the Python in it when it reads it, before this program does; write the"
+                    " values themselves"
                 )
         mapping = super().construct_mapping(node, deep)
         if wrong := [str(key) for key in mapping if not isinstance(key, str)]:
@@ -117,7 +131,7 @@ def _read(text: str) -> Any:
         return yaml.load(text, _StrictLoader)
     except RecursionError:
         raise NestingError(
-            f"more than {_DEEPEST} levels of lists and mappings, which no study has"
+            f"more than {DEEPEST} levels of lists and mappings, which no study has"
         ) from None
 
 

@@ -9,6 +9,7 @@ from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.stages import STAGES, Stage
 from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.config.base import (
+    FILE_PATTERN,
     NAME_LENGTH,
     Line,
     Settings,
@@ -37,7 +38,6 @@ from coupled_adam_bench.study.config.reading import read_study_file
 from coupled_adam_bench.study.config.together import problems
 from coupled_adam_bench.study.config.training import Training
 
-STUDY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
 # results/ holds these beside the studies.
 RESERVED_STUDY_NAMES = ("data", "runs", "trunks", "mlflow.db", "mlflow-artifacts")
 
@@ -49,7 +49,7 @@ def _not_reserved(name: str) -> str:
 
 
 StudyName = Annotated[
-    str, Field(pattern=STUDY_PATTERN, max_length=NAME_LENGTH), AfterValidator(_not_reserved)
+    str, Field(pattern=FILE_PATTERN, max_length=NAME_LENGTH), AfterValidator(_not_reserved)
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coupled_adam_bench.report.contents import study_files
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import sha256_file, write_json
+from coupled_adam_bench.store.files import check_plain, sha256_file, write_json
 from coupled_adam_bench.store.runs import read_run
 from coupled_adam_bench.study.cells import data_inputs
 from coupled_adam_bench.study.config.errors import validate
@@ -56,7 +56,10 @@ def write(files: dict[str, bytes], bundle: form.Bundle, registry: Path) -> Path:
         write_json(folder / form.BUNDLE, bundle.model_dump(mode="json"))
         named = form.name_of(files | {form.BUNDLE: (folder / form.BUNDLE).read_bytes()})
         folder = folder.rename(folder.with_name(named))
-        check.check_bundle(folder, registry)
+        try:
+            check.check_bundle(folder, registry)
+        except ValueError as error:  # the folder that it names is gone when this is read
+            raise ValueError(str(error).replace(str(folder), "the new bundle")) from error
         if (registry / folder.name).exists():
             raise ValueError(
                 f"{registry / folder.name}: is there already; the same bundle need not be made"
@@ -71,7 +74,7 @@ def _files(recorded: Recorded, study_dir: Path) -> Iterator[tuple[str, bytes]]:
         yield name, text.encode()
     for name in form.PACKED:
         # Without the time, so that the same study gives the same bytes.
-        yield f"{name}.gz", gzip.compress((study_dir / name).read_bytes(), 9, mtime=0)
+        yield f"{name}.gz", gzip.compress(check_plain(study_dir / name).read_bytes(), 9, mtime=0)
     for name in form.STATISTICS:
         if (study_dir / name).is_file():
             yield name, (study_dir / name).read_bytes()

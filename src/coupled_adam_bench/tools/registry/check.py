@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,9 @@ from coupled_adam_bench.tools.verify.rerun import Run, run_in_process
 MAX_FLOPS = 1e13
 """The largest cell that is trained again: some minutes on two cores, which do about 5e10 FLOPs a
 second."""
+NOT_CHECKED = 3
+"""The exit status of a check that does not know; 1 is that of a refusal, 2 that of a mistake in the
+command."""
 REPEATS = 3
 """Trainings of a cell that comes out with other weights, as many as ``verify`` makes by itself."""
 
@@ -42,6 +45,8 @@ class Checked(form.Opened):
     """A bundle that follows from itself, and what it records."""
 
     recorded: Recorded
+    is_own: bool = False
+    """Whether the registry says that it is of its own project."""
 
 
 def checked_bundles(
@@ -49,11 +54,13 @@ def checked_bundles(
 ) -> Iterator[Checked | str]:
     """Yield the ``given`` bundles, or all of a registry, and in place of one that is refused the
     reason."""
+    own = form.own_bundles(registry)
     for folder in given or sorted(
         path for path in registry.iterdir() if not path.is_file() and path.name[0] != "."
     ):
         try:
-            yield check_bundle(folder, registry, texts)
+            found = check_bundle(folder, registry, texts)
+            yield replace(found, is_own=folder.name in own)
         except Exception as error:  # files of strangers make readers raise anything
             is_sentence = isinstance(error, ValueError | OSError) and str(folder) in str(error)
             yield str(error) if is_sentence else f"{folder}: cannot be read ({error!r:.500})"
@@ -68,21 +75,31 @@ def check(
     run: Run = run_in_process,
 ) -> int:
     """Check the ``given`` bundles, or all, print what is found, and return the exit status: 1 if
-    one is refused.
+    one is refused, else ``NOT_CHECKED`` if cells that were asked for were not trained again.
 
     ``again`` cells of each are trained anew, which runs the code of their own optimizers.
     """
-    refused = []
+    refused: list[str] = []
+    unchecked: list[str] = []
     for found in checked_bundles(registry, given, texts):
         if isinstance(found, str):
             refused.append(found)
             continue
         print(f"{found.folder.name}: recomputed", flush=True)
-        if again:
-            refused += _train_again(found, again, device, run)
+        if not again:
+            continue
+        word, reason = _train_again(found, again, device, run)
+        if word is Outcome.OTHER:
+            refused.append(reason)
+        elif word is Outcome.UNCHECKED:
+            unchecked.append(reason)
     for reason in refused:
         print("REFUSED:", reason)
-    return 1 if refused else 0
+    for reason in unchecked:
+        print("NOT CHECKED:", reason)
+    if refused:
+        return 1
+    return NOT_CHECKED if unchecked else 0
 
 
 def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Checked:
@@ -137,7 +154,7 @@ def _check_files(opened: form.Opened, recorded: Recorded) -> None:
         )
         raise ValueError(f"{folder / name}: {state}")
     for name, text in contents.study_files(plan).items():
-        form.refuse_aliases(folder / name, opened.files[name])
+        form.refuse_bombs(folder / name, opened.files[name])
         # Comments, the order of settings, and settings that this version no longer has, say nothing
         # about the results.
         if known_settings(yaml.safe_load(opened.files[name])) != yaml.safe_load(text):
@@ -214,9 +231,9 @@ def _check_reproduces(opened: form.Opened, original: Path) -> None:
         )
 
 
-def _train_again(found: Checked, again: int, device: str, run: Run) -> list[str]:
-    """Train cells of a bundle anew, print what comes of each, and return why the bundle is refused,
-    if it is.
+def _train_again(found: Checked, again: int, device: str, run: Run) -> tuple[Outcome, str]:
+    """Train cells of a bundle anew, print what comes of each, and return the worst outcome with
+    what it means for the bundle.
 
     They are drawn by chance, so that nobody can choose a name for a bundle that draws harmless
     ones. Where the code of their optimizers lies, there is nothing else.
@@ -224,20 +241,28 @@ def _train_again(found: Checked, again: int, device: str, run: Run) -> list[str]
     cells = [cell for cell in found.recorded.plan.cells.values() if not cell.study.execution.gpus]
     cells = [cell for cell in cells if cell.flops <= MAX_FLOPS]
     drawn = random.SystemRandom().sample(cells, min(again, len(cells)))
-    if not drawn:
-        print(f"  no cell is trained again: none takes at most {MAX_FLOPS:g} FLOPs on a processor")
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as temporary:
         code, work = Path(temporary, "code"), Path(temporary, "work")
         _place_code(found, form.code_of(drawn), code)
         with chdir(code), environment({"PYTHONPATH": str(code)}):
             ids = [cell.id for cell in drawn]
             verdicts = verify.verify_cells(found.recorded, ids, work, device, {}, REPEATS, run)
-    if all(verdict.word is not Outcome.OTHER for verdict in verdicts.values()):
-        return []
-    return [
-        f"{found.folder / form.RESULTS}: value: not what training again gives; run the study anew"
-        " and bundle it"
-    ]
+    word = verify.worst([verdict.word for verdict in verdicts.values()])
+    if word is Outcome.OTHER:
+        return word, (
+            f"{found.folder / form.RESULTS}: value: not what training again gives; run the study"
+            " anew and bundle it"
+        )
+    # What cannot be drawn is chosen by whoever hands the bundle in, so it is no success.
+    n_all, n_left = len(found.recorded.plan.cells), len(found.recorded.plan.cells) - len(cells)
+    n_open = sum(verdict.word is Outcome.UNCHECKED for verdict in verdicts.values())
+    if not n_left and not n_open:
+        return word, ""
+    return Outcome.UNCHECKED, (
+        f"{found.folder}: {n_left} of {n_all} cells take a GPU or more than {MAX_FLOPS:g} FLOPs,"
+        f" and {n_open} of the {len(drawn)} that were drawn could not be trained; let somebody who"
+        " has the machine and the text train the study and hand it in with --reproduces"
+    )
 
 
 def _place_code(opened: form.Opened, modules: Collection[str], code: Path) -> None:

@@ -14,19 +14,21 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coupled_adam_bench.report.contents import statistics_of, study_files
 from coupled_adam_bench.store.files import gunzip, read_folder
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import CustomSettings
 from coupled_adam_bench.study.config.base import Label, Settings, Term
-from coupled_adam_bench.study.config.errors import validate
+from coupled_adam_bench.study.config.errors import in_words, validate
+from coupled_adam_bench.study.config.reading import DEEPEST
 from coupled_adam_bench.study.preregistration import Stated, read_stated
 from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
 
@@ -44,9 +46,26 @@ MAX_FILES = 1000
 MAX_CELLS = 20_000
 """The most cells and candidates to which the studies of a bundle may expand."""
 
+_OPENING = (
+    yaml.FlowSequenceStartToken,
+    yaml.FlowMappingStartToken,
+    yaml.BlockSequenceStartToken,
+    yaml.BlockMappingStartToken,
+)
+_CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+
 Texts = Mapping[str, Any] | None
 """Paths of the user's files by their names in a study."""
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[
+    str,
+    Field(
+        pattern=in_words(
+            r"^[0-9a-f]{64}$", "must be a SHA-256: 64 digits from 0 to 9 and from a to f"
+        )
+    ),
+]
+OWN = "own.txt"
+"""The file of a registry that names the bundles of its own project, a line each."""
 
 
 class Bundle(Settings):
@@ -66,6 +85,36 @@ class Bundle(Settings):
     follows."""
     histories: dict[str, Sha256]
     """The SHA-256 of the training history of each cell."""
+
+
+def _zoned(text: str) -> str:
+    try:
+        has_zone = datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        has_zone = False
+    if not has_zone:
+        raise ValueError("must be a date and time with its zone, such as 2026-11-24T16:04:22+00:00")
+    return text
+
+
+class SeenPlan(BaseModel):
+    """What a submitter's machine noted when it saw a stated plan; other notes are not read here."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    at: Annotated[str, AfterValidator(_zoned)]
+    """When that was, by the submitter's clock."""
+    sha256: Sha256
+    cells: dict[str, str]
+    begun: list[str]
+    """The runs that had begun by then."""
+    n_cells: int
+
+
+class Seen(BaseModel):
+    """The record of a stated plan in a manifest."""
+
+    seen: list[SeenPlan]
 
 
 @dataclass(frozen=True)
@@ -121,17 +170,36 @@ def unpacked(opened: Opened, given: Texts = None) -> Iterator[tuple[Recorded, Pa
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as temporary:
         study_dir = Path(temporary, "results", "study")
         study_dir.mkdir(parents=True)
-        for name in PACKED:
-            (study_dir / name).write_bytes(opened.unpack(name))
-        for name in {*STATISTICS} & opened.files.keys():
-            (study_dir / name).write_bytes(opened.files[name])
-        recorded = read_recorded(study_dir / MANIFEST, given)
-        if (stated := recorded.manifest["stated"]) is not None:
-            recorded = replace(
-                recorded,
-                plan=replace(recorded.plan, stated=_stated(opened, study_dir, stated["sha256"])),
-            )
-        yield recorded, study_dir
+        try:
+            yield _written(opened, study_dir, given), study_dir
+        except ValueError as error:
+            # The folder is gone when this is read, so the files are named as the bundle has them.
+            shown = str(error).replace(str(study_dir), str(opened.folder))
+            raise ValueError(shown) from error
+
+
+def _written(opened: Opened, study_dir: Path, given: Texts) -> Recorded:
+    """Write the files of a bundle's study, and return what they record."""
+    for name in PACKED:
+        (study_dir / name).write_bytes(opened.unpack(name))
+    for name in {*STATISTICS} & opened.files.keys():
+        (study_dir / name).write_bytes(opened.files[name])
+    recorded = read_recorded(study_dir / MANIFEST, given)
+    if (stated := recorded.manifest["stated"]) is None:
+        return recorded
+    validate(Seen, {"seen": stated["seen"]}, f"{study_dir / MANIFEST}: stated")
+    plan = replace(recorded.plan, stated=_stated(opened, study_dir, stated["sha256"]))
+    return replace(recorded, plan=plan)
+
+
+def own_bundles(registry: Path) -> set[str]:
+    """Return the names of the bundles of a registry's own project; ``ValueError`` for one that it
+    does not have."""
+    file = registry / OWN
+    names = set(file.read_text(encoding="utf-8").split()) if file.is_file() else set()
+    if absent := sorted(name for name in names if not (registry / name).is_dir()):
+        raise ValueError(f"{file}: {absent[0]} is no bundle of {registry}; take it out of the file")
+    return names
 
 
 def _stated(opened: Opened, study_dir: Path, sha256: str) -> Stated:
@@ -141,16 +209,21 @@ def _stated(opened: Opened, study_dir: Path, sha256: str) -> Stated:
         raise ValueError(
             f"{opened.folder / STATED}: not the stated plan of the study; put back {sha256}"
         )
-    refuse_aliases(opened.folder / STATED, text)
+    refuse_bombs(opened.folder / STATED, text)
     (study_dir / STATED).write_bytes(text)
     return read_stated(str(study_dir / STATED))
 
 
-def refuse_aliases(path: Path, text: bytes) -> None:
+def refuse_bombs(path: Path, text: bytes) -> None:
     """Raise ``ValueError`` for YAML with an alias, which can make a text of a kilobyte a value of a
-    terabyte."""
-    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-        raise ValueError(f"{path}: has an alias of YAML; write its value out")
+    terabyte, or with more levels than any study has, of which each takes longer to read."""
+    depth = 0
+    for token in yaml.scan(text):
+        if isinstance(token, yaml.AliasToken):
+            raise ValueError(f"{path}: has an alias of YAML; write its value out")
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if depth > DEEPEST:
+            raise ValueError(f"{path}: more than {DEEPEST} levels, which no study has; remove them")
 
 
 def _n_cells(manifest: Mapping[str, Any]) -> int:

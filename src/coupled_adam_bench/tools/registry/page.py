@@ -121,6 +121,8 @@ def _marks(line: Line, links: dict[str, Markup]) -> Markup:
     """Return the marks of a line: who ran its cells again, and all numbers that are others than
     those in the row."""
     shown = [(Markup("recomputed"), "good")]
+    if line.source is not None and line.source.is_own:
+        shown.append((Markup("of this project"), "good"))
     printed = None if line.source is None else line.printed(line.source)
     repeated = [] if line.source is None else line.witnesses[line.source.folder.name]
     for other in [*repeated, *(bundle for bundle in line.bundles if bundle not in repeated)]:
@@ -146,7 +148,7 @@ def _stated(bundle: Checked) -> str:
     if stated is None:
         return MISSING
     found = stated_in_advance(stated["seen"], stated["sha256"])
-    return f"{found.kept}: {found.finding}"
+    return f"by the submitter's word, {found.kept}: {found.finding}"
 
 
 _COLUMNS: tuple[Column[Checked], ...] = (

@@ -34,7 +34,7 @@ class Line:
 
     ``witnesses`` are the bundles of others who trained the cells of one of these again. ``source``
     gives the numbers, None where none can, since the bundles disagree and no one of them was run
-    again.
+    again, or is of the registry's own project.
     """
 
     place: tuple[int, int, str]
@@ -170,7 +170,7 @@ def _set_ranks(lines: list[Line]) -> None:
 
 def _set_source(line: Line, bundles: Iterable[Checked]) -> None:
     """Set who ran the cells of a line again, and which bundle gives its numbers: never by its
-    name."""
+    name, and never that of a stranger where the registry's own project has the line."""
     cells = {*line.cells.values()}
     for bundle in line.bundles:
         others = [other for other in bundles if other.bundle.submitter != bundle.bundle.submitter]
@@ -178,9 +178,9 @@ def _set_source(line: Line, bundles: Iterable[Checked]) -> None:
         line.witnesses[bundle.folder.name] = [
             other for other in repeated if cells <= other.recorded.cells.keys()
         ]
-    candidates = [
-        bundle for bundle in line.bundles if line.witnesses[bundle.folder.name]
-    ] or line.bundles
+    own = [bundle for bundle in line.bundles if bundle.is_own]
+    run_again = [bundle for bundle in line.bundles if line.witnesses[bundle.folder.name]]
+    candidates = own or run_again or line.bundles
     if len({line.printed(bundle) for bundle in candidates}) == 1:
         line.source = candidates[0]
 

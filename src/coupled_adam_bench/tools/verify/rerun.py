@@ -14,10 +14,15 @@ from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.cells import Cell, data_digest
-from coupled_adam_bench.study.config import CustomSettings
+from coupled_adam_bench.study.config import CustomSettings, SyntheticSource
 from coupled_adam_bench.study.dotted import changed_code
 from coupled_adam_bench.study.tuning import choice_file
 from coupled_adam_bench.tools.verify.recorded import Recorded
+
+
+class OtherTokensError(ValueError):
+    """Says that a generated text has other tokens than a manifest says, which it cannot have."""
+
 
 Run = Callable[[list[str], int], int]
 """Runs a command of the package with a number of threads, and returns its exit status."""
@@ -57,7 +62,8 @@ def _offer_data(recorded: Recorded, cell: Cell, folder: Path, run: Run) -> str |
     """Put the data of a cell into ``folder``, and return why that cannot be done, or ``None``.
 
     Those of the study are linked, if they are what the manifest says; otherwise they are prepared
-    again.
+    again. ``OtherTokensError`` for a generated text, which follows from its settings, with other
+    tokens than the manifest says.
     """
     expected = recorded.cells[cell.id]["data_sha256"]
     target, present = (
@@ -84,11 +90,12 @@ def _offer_data(recorded: Recorded, cell: Cell, folder: Path, run: Run) -> str |
             ["prepare", "--plan", _PLAN, "--data", cell.data_id, "--workers", str(threads)], threads
         ):
             return "its data are not there, and could not be prepared again"
-    return (
-        None
-        if _has_data(target, expected)
-        else f"{target}: the tokens are not those of the manifest"
-    )
+    if _has_data(target, expected):
+        return None
+    problem = f"{cell.data_id}: the tokens are not those of the manifest"
+    if isinstance(cell.study.data.source, SyntheticSource):
+        raise OtherTokensError(f"{problem}, and a generated text has no others")
+    return problem
 
 
 def _commands(cell: Cell, device: str) -> Iterator[tuple[list[str], int]]:

@@ -30,7 +30,12 @@ from coupled_adam_bench.tools.verify.judge import (
     judge,
 )
 from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
-from coupled_adam_bench.tools.verify.rerun import Run, run_in_process, train_again
+from coupled_adam_bench.tools.verify.rerun import (
+    OtherTokensError,
+    Run,
+    run_in_process,
+    train_again,
+)
 
 EXIT_STATUS = {Outcome.OTHER: 1, Outcome.UNCHECKED: 2, Outcome.CLOSE: 0, Outcome.EXACT: 0}
 _SHOWN = 10
@@ -160,7 +165,11 @@ def _verify_cell(
             Outcome.UNCHECKED, [f"it was not trained: {recorded.cells[cell_id]['reason']}"]
         )
     cell = recorded.plan.cells[cell_id]
-    if (problem := train_again(recorded, cell, folder, device, run)) is not None:
+    try:
+        problem = train_again(recorded, cell, folder, device, run)
+    except OtherTokensError as error:
+        return Verdict(Outcome.OTHER, [str(error)])
+    if problem is not None:
         return Verdict(Outcome.UNCHECKED, [problem])
     exact, notes, rerun = _compare(recorded, cell, folder)
     if rerun is None or exact:

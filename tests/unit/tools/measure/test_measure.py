@@ -179,6 +179,15 @@ def test_counts_and_the_list_of_the_generated_language_are_found_for_a_cell_trai
     assert list(measured(cell, given).pairs) == ["own"]
 
 
+def test_a_pipe_beside_a_model_or_in_its_place_is_not_opened(saved, tmp_path):
+    cell = shutil.copytree(saved("gpt2"), tmp_path / "results" / "runs" / "cell" / "model")
+    os.mkfifo(cell.parent / "cell.json")
+    assert measured(cell).value("embeddings", "isotropy") is not None
+    os.mkfifo(tmp_path / "matrix.npy")
+    with pytest.raises(ValueError, match=r"matrix\.npy: no file, but a folder or a pipe; write"):
+        measured(tmp_path / "matrix.npy")
+
+
 @pytest.mark.parametrize("n_panels", [1, 2])
 def test_the_figure_has_a_panel_for_what_is_known(saved, tmp_path, n_panels):
     text = tmp_path / "text.txt"

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -881,3 +882,146 @@ def test_who_hands_in_and_a_few_words_are_needed(
     assert capsys.readouterr().out == f"{bundle}\n"  # the same study gives the same bundle
     assert main(["bundle", str(STUDY), "--submitter", "Somebody", "--notes", "a test"]) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.fault(
+    "results",
+    "A bundle of a generated text says other sums of its tokens than this text can have.",
+    "`registry check --again` refuses it.",
+)
+def test_a_generated_text_has_one_token_stream(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def zeros(manifest: dict[str, Any]) -> None:
+        for cell in manifest["cells"]:
+            cell["data_sha256"] = dict.fromkeys(cell["data_sha256"], "0" * 64)
+
+    edit_manifest(bundle, zeros)
+    shutil.rmtree("results")
+    assert checked() == 0
+    said = refused(capsys, again=1)
+    assert "the tokens are not those of the manifest, and a generated text has no others" in said
+    assert "REFUSED: " in said
+
+
+@pytest.mark.fault(
+    "results",
+    "Whoever hands a bundle in says that its cells took a GPU, or they cannot be trained here.",
+    "`registry check --again` says that it does not know, with exit status 3.",
+)
+@pytest.mark.parametrize("reason", ["gpus", "no memory"])
+def test_not_to_know_is_no_success(
+    bundle: Path, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def with_gpus(manifest: dict[str, Any]) -> None:
+        manifest["studies"][0]["execution"]["gpus"] = 1
+
+    run = run_here
+    if reason == "gpus":
+        bundle = edit_manifest(bundle, with_gpus)
+    else:
+        run = lambda command, threads: 137  # noqa: E731
+        shutil.rmtree("results")
+    assert checked() == 0
+    capsys.readouterr()
+    assert checked(again=2, run=run) == 3
+    said = capsys.readouterr().out
+    n_left, n_open = (4, "0 of the 0") if reason == "gpus" else (0, "2 of the 2")
+    assert f"NOT CHECKED: {bundle}: {n_left} of 4 cells take a GPU or more than 1e+13 FLOPs" in said
+    assert f"{n_open} that were drawn could not be trained" in said
+
+
+@pytest.mark.fault(
+    "results",
+    "Strangers hand in invented numbers of cells that the project itself has, and repeat each"
+    " other's.",
+    "The row keeps the project's numbers, with those of the strangers behind them.",
+)
+def test_the_projects_own_bundle_keeps_its_row(bundle: Path) -> None:
+    printed = re.findall(r"<td[^>]*>(.*?)</td>", marks_of("Coupled Adam"))[1]
+    forged = repeat("Forger", None, loss=1.0)
+    repeat("Another", forged.name, loss=1.0, histories="cd" * 32)
+    assert re.findall(r"<td[^>]*>(.*?)</td>", marks_of("Coupled Adam"))[1] != printed
+    (REGISTRY / "own.txt").write_text(f"{bundle.name}\n")
+    line = marks_of("Coupled Adam")
+    assert re.findall(r"<td[^>]*>(.*?)</td>", line)[1] == printed
+    assert "of this project" in line
+    assert f'{forged.name}/bundle.json"' in line
+    (REGISTRY / "own.txt").write_text("0" * 64)
+    with pytest.raises(ValueError, match=r"own\.txt: 0{64} is no bundle of registry; take it out"):
+        checked()
+
+
+def test_the_own_bundles_of_this_registry_are_there() -> None:
+    registry = ROOT / "registry"
+    ours = set()
+    for file in registry.glob("*/bundle.json"):
+        if read_json(file)["submitter"] == "Coupled Adam Bench":
+            ours.add(file.parent.name)
+    assert ours == form.own_bundles(registry)
+
+
+@pytest.mark.fault(
+    "results",
+    "A bundle says that its plan was seen at a time that is none, or in the words of a page.",
+    "It is refused, and the page calls all such times the submitter's word.",
+)
+@pytest.mark.parametrize("at", ["<b>long ago</b>", "2026-11-24", 1764000000])
+def test_times_of_a_stated_plan_are_times(
+    bundle: Path, at: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "by the submitter&#39;s word, " in page()
+
+    def seen(manifest: dict[str, Any]) -> None:
+        manifest["stated"]["seen"] = [
+            {"at": at, "sha256": "0" * 64, "cells": {}, "begun": [], "n_cells": 4}
+        ]
+
+    bundle = edit_manifest(bundle, seen)
+    said = refused(capsys)
+    assert f"{bundle}/manifest.json: stated: 1 invalid setting(s)" in said
+    assert "seen.0.at: must be " in said
+
+
+def test_a_refusal_names_no_folder_that_is_gone(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(bundle)
+    results = STUDY / "results.csv"
+    results.write_text(forge(results.read_text()))
+    with pytest.raises(ValueError, match="changed since the manifest was written") as raised:
+        write_bundle(STUDY, REGISTRY, "Somebody", "a test")
+    assert ".bundle-" not in str(raised.value)
+    assert "coupled-adam-bench-" not in str(raised.value)
+
+
+def test_no_templates_are_needed_to_check(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not Path("templates").exists()
+    assert main(["registry", "check", str(bundle)]) == 0
+    assert main(["registry", "page"]) == 2
+    assert "error: --templates: no folder 'templates'; a clone" in capsys.readouterr().err
+    assert main(["registry", "page", *TEMPLATES]) == 0
+
+
+@pytest.mark.fault(
+    "results",
+    "A study of a bundle is 64,000 brackets, of which each takes longer to read than the last.",
+    "It is refused after the first fifty.",
+)
+def test_brackets_without_end_are_refused_at_once(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(bundle, "tiny.yaml", lambda _: "[" * 64_000)
+    bundle = reseal(bundle)
+    started = time.process_time()
+    assert f"{bundle}/tiny.yaml: more than 50 levels, which no study has" in refused(capsys)
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize("name", ["plan.json", "manifest.json", "results.csv", "run.json"])
+def test_a_pipe_is_no_file_of_a_study(bundle: Path, name: str) -> None:
+    folder = next(Path("results/runs").iterdir()) if name == "run.json" else STUDY
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(ValueError, match=f"{name}: (a pipe stands where a file|missing)"):
+        write_bundle(STUDY, REGISTRY, "Somebody", "a test")

@@ -413,3 +413,21 @@ def test_a_sample_is_drawn_evenly(study: list[str]) -> None:
     drawn = [verify_module.choose(recorded, 1, seed)[0] for seed in range(200)]
     assert 70 < drawn.count(study[0]) < 130
     assert verify_module.choose(recorded, 2, 0) == study
+
+
+@pytest.mark.fault(
+    "results",
+    "A pipe stands in the place of a manifest, of its results or of a record of the data.",
+    "`verify` does not open it: it says so, or prepares the data again",
+)
+@pytest.mark.parametrize("name", ["manifest.json", "results.csv", "meta.json"])
+def test_a_pipe_is_not_opened(study: list[str], name: str) -> None:
+    (data,) = Path("results/data").iterdir()
+    file = data / name if name == "meta.json" else MANIFEST.with_name(name)
+    file.unlink()
+    os.mkfifo(file)
+    if name == "meta.json":
+        assert check(study[:1], None) == 0
+        return
+    with pytest.raises(ValueError, match=r"a pipe stands where a file belongs|missing, so there"):
+        check(study[:1], None)

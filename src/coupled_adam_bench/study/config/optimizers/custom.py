@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.config.base import (
+    FILE_PATTERN,
     NAME_LENGTH,
     DottedPath,
     Label,
@@ -32,7 +33,7 @@ class CustomSettings(HeadSettings):
     path: DottedPath
     """Module and class, in an installed package or in a file of the folder where the study is
     started."""
-    key: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$", max_length=NAME_LENGTH)
+    key: str = Field(pattern=FILE_PATTERN, max_length=NAME_LENGTH)
     """Name in results, in cell ids and in the keys of tables. No other optimizer of the study may
     have it, and no built-in one with any settings."""
     label: Label
