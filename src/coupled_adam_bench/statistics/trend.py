@@ -61,7 +61,7 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
             estimate = error = df = math.nan
             reasons.append(f"one number of {term}")
         if error == 0:
-            reasons.append(NO_SPREAD)
+            reasons.append(NO_SPREAD if estimate else "nothing varies")
         low, high = interval(estimate, error, df)
         rows.append(
             {

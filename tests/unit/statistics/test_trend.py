@@ -185,7 +185,8 @@ def test_equal_lines_of_all_seeds_have_no_test_and_no_interval(
     assert (tokens["se"], tokens["reason"]) == (0, NO_SPREAD)
     assert all(map(math.isnan, tokens[["p_value", "low", "high"]]))
     # What differs in no place has p = 1: nothing speaks against it.
-    assert rows.loc[("loss", "parameters")]["p_value"] == 1
+    parameters = rows.loc[("loss", "parameters")]
+    assert (parameters["p_value"], parameters["reason"]) == (1, "nothing varies")
     line = trends(results, "table1", [METRICS["loss"]])[0]
     n_params = line.groups[0].setup.n_params
     crossing, low, high, reason = line.crossing(n_params)
