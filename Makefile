@@ -19,7 +19,7 @@ SNAKEFILES := Snakefile workflow/Snakefile rules
 PACKAGES := -e packages/coupled-adam -e packages/embedding-geometry
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims docs check schema reliability rulegraph address clean-venv
+.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims docs check schema examples reliability rulegraph address clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -74,6 +74,11 @@ check: lint registry test  ## Run lint, registry and test
 
 schema: $(STAMP)  ## Write the JSON schemas anew, after a change of config/ or of the form of bundles
 	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas
+
+examples: $(DEV_STAMP)  ## Make all examples anew after a label or a table changed: golden tables, demo, book, README
+	$(RUN) snakemake --cores all --forcerun report_of_study
+	$(TEST) CAB_UPDATE_GOLDEN=1 python -m pytest -q tests/unit/report/test_table_rendering.py -k golden
+	$(RUN) python research/examples.py
 
 reliability: $(STAMP)  ## List the faults that tests inject, in build/faults.md
 	mkdir -p build

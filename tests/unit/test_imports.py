@@ -2,6 +2,8 @@
 interpreters."""
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from functools import cache
@@ -50,6 +52,11 @@ ONLY_IN = {
     "jinja2": {"report"},
 }
 
+DOTTED = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*):([A-Za-z_]\w*)")
+# The lowest floor declares what there is, and so names what stands above it: stages, statistics,
+# sections, and the classes of optimizers.
+CATALOGUE = ("study.catalog.", "study.config.optimizers.")
+
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts)
     .removesuffix("__init__")
@@ -75,6 +82,21 @@ def imports(module: str) -> frozenset[str]:
     return frozenset(names)
 
 
+@cache
+def dotted(module: str) -> frozenset[tuple[str, str]]:
+    """Return as module and name what strings of a module name as ``module:name``, of this package
+    or of another one."""
+    names = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        if found := DOTTED.fullmatch(node.value):
+            path, name = found.groups()
+            # Strings of this package leave its name out, but for those of optimizers.
+            names.add((f"{PACKAGE}.{path}" if path in MODULES else path, name))
+    return frozenset(names)
+
+
 def test_the_package_is_found():
     assert len(MODULES) > 20
     assert "optim.build" in MODULES
@@ -90,6 +112,26 @@ def test_a_module_imports_only_its_own_area_and_those_below(module):
         if name.startswith(f"{PACKAGE}.")
     }
     assert inner <= MAY_IMPORT[area(module)] | {area(module)}
+
+
+def test_a_dotted_name_is_an_import():
+    """What a string names is imported when it is used, so the same floors hold; the catalogue alone
+    names what stands above it."""
+    found = [(module, *name) for module in MODULES for name in dotted(module)]
+    assert len(found) > 30
+    for module, path, name in found:
+        assert hasattr(importlib.import_module(path), name), f"{module}: {path}:{name}"
+        inner = path.removeprefix(f"{PACKAGE}.")
+        if inner in MODULES and not module.startswith(CATALOGUE):
+            assert area(inner) in MAY_IMPORT[area(module)] | {area(module)}, f"{module}: {path}"
+
+
+@pytest.mark.parametrize("module", list(MODULES), ids=lambda name: name or PACKAGE)
+def test_a_name_is_imported_in_three_places_only(module):
+    """Elsewhere a string could be an arrow that the test above does not see."""
+    source = MODULES[module].read_text(encoding="utf-8")
+    is_used = re.search(r"\b(import_module|__import__|resolve_name)\b", source) is not None
+    assert is_used == (module in {"records.stored", "study.dotted", "optim.build"})
 
 
 @pytest.mark.parametrize("library", list(ONLY_IN))

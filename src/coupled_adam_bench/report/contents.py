@@ -2,7 +2,7 @@
 catalogue."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,12 @@ from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, build_tables
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
-from coupled_adam_bench.study.catalog.contents import CONTENTS, STATISTICS, StatisticFile
+from coupled_adam_bench.study.catalog.contents import (
+    CONTENTS,
+    STATISTICS,
+    NamedSection,
+    StatisticFile,
+)
 from coupled_adam_bench.study.plan import Plan
 
 TABLE_FILES = {
@@ -241,12 +246,6 @@ def _reproduce(material: Material) -> Iterator[Block]:
     yield from (Fold(name, [Code(text)]) for name, text in study_files(material.plan).items())
 
 
-def _cost(material: Material) -> Iterable[Block]:
-    """Return the blocks of a section of ``tools``, which only the report of a study needs."""
-    blocks: Iterable[Block] = named("tools.estimate.text:cost")(material)
-    return blocks
-
-
 _SECTIONS = {
     section.id: section
     for section in (
@@ -260,7 +259,6 @@ _SECTIONS = {
         treatments.WORD_SIMILARITY,
         corrections.SECTION,
         Section("setup", "Models and training", _setup),
-        Section("cost", "What it takes", _cost),
         Section("runs", "Runs", _runs),
         Section("protocol", "Protocol and environment", _protocol, "Protocol"),
         Section("cite", "Paste and cite", _cite),
@@ -289,7 +287,13 @@ def sections() -> tuple[Section, ...]:
     """Return the sections of the page in its order."""
     found = []
     for each in CONTENTS:
-        section = _SECTIONS[each] if isinstance(each, str) else declared(each).section
+        match each:
+            case str():
+                section: Section | None = _SECTIONS[each]
+            case NamedSection():
+                section = Section(each.id, each.title, named(each.blocks))
+            case StatisticFile():
+                section = declared(each).section
         if section is not None:
             found.append(section)
     return tuple(found)

@@ -80,7 +80,8 @@ def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) ->
         # A value that is missing altogether keeps none from being bold, and has no test.
         survivors = 0
         for values in bold.values():
-            survivors += all(c.row[column] < ALPHA or isnan(c.row[column]) for c in values)
+            there = [c.row[column] for c in values if c.row["n_reference"]]
+            survivors += all(p < ALPHA for p in there)
         return survivors
 
     yield Heading(f"{title}: what survives a correction")

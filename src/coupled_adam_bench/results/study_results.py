@@ -83,11 +83,29 @@ class StudyResults:
                     )
         return scores
 
+    @cached_property
+    def of_texts(self) -> dict[tuple[str, str, str, str], float]:
+        """What texts have of themselves, by data, recipe, task and the name in ``results.csv``.
+
+        Evaluations of an older version do not have it, so one cell with the same text is enough.
+        """
+        wanted = set()
+        for metric in self.layout.metrics.values():
+            if isinstance(metric.best_at, str):
+                wanted.add((metric.task, metric.best_at))
+        found: dict[tuple[str, str, str, str], float] = {}
+        for (cell, task, name), value in self.measured.items():
+            if (task, name) in wanted and not isnan(value):
+                setup = self.layout.setups[cell]
+                found.setdefault((setup.data, setup.recipe, task, name), value)
+        return found
+
     def best(self, cell: str, metric: Metric) -> float:
         """Return where a metric is best in a cell, given its id; NaN for one that is best in a
         direction."""
         if isinstance(metric.best_at, str):
-            return self.measured.get((cell, metric.task, metric.best_at), nan)
+            setup = self.layout.setups[cell]
+            return self.of_texts.get((setup.data, setup.recipe, metric.task, metric.best_at), nan)
         return nan if metric.best_at is None else metric.best_at
 
     def best_in(self, group: Group, metric: Metric) -> list[float]:

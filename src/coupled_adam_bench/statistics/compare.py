@@ -18,7 +18,8 @@ p-value of its own pair. Where a correction decides, it is that of the paired te
 
 A missing run is never averaged away: an optimizer with some of its values missing has no mean and
 keeps the others from being bold, since nothing shows that they are better; one without any value is
-no value of the column.
+no value of the column. Nor is a value bold by a comparison without a test, as of two accuracies
+that are each the same with all seeds.
 """
 
 import math

@@ -33,7 +33,7 @@ from coupled_adam_bench.statistics.declared import Material, Row, Section, Stati
 from coupled_adam_bench.statistics.lines import TOKENS, trend_of, upper_tail
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.preregistered import Check, in_advance, meant_groups, plan_checks
-from coupled_adam_bench.statistics.student import holm, t_ratio, t_test
+from coupled_adam_bench.statistics.student import NO_SPREAD, holm, t_ratio, t_test
 from coupled_adam_bench.study.preregistration import Hypothesis
 
 CONFIRMED, NOT_CONFIRMED, OPEN = "confirmed", "not confirmed", "not yet decided"
@@ -53,13 +53,21 @@ _NOT_IN_ADVANCE = (
 
 @dataclass(frozen=True)
 class PlaceTest:
-    """The test of a hypothesis at one place; ``reason`` says why there is none."""
+    """The test of a hypothesis at one place; ``reason`` says why there is none.
+
+    Where values are there and do not vary, only t and the p-value are NaN.
+    """
 
     difference: float = math.nan
     t: float = math.nan
     df: float = math.nan
     p_value: float = math.nan
     reason: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the test waits for values."""
+        return math.isnan(self.df)
 
 
 def place_test(
@@ -86,7 +94,7 @@ def place_test(
                 paired_test(first, _shifted(second, -margin), better),
                 paired_test(second, _shifted(first, -margin), better),
             )
-            pairs = max(both, key=lambda one: one.p_value)
+            pairs = max(both, key=lambda one: (math.isnan(one.p_value), one.p_value))
         difference = paired_test(first, second, better).difference
         return PlaceTest(difference, pairs.t, len(seeds) - 1.0, pairs.p_value, pairs.reason)
     test = t_test(list(first.values()), list(second.values()), metric.larger_wins, keys)
@@ -116,7 +124,8 @@ def _trend_test(
         trend.fit.df,
     )
     sign = 1 if metric.larger_wins else -1
-    return PlaceTest(slope, t_ratio(slope, error), df, upper_tail(sign * slope, error, df))
+    p = upper_tail(sign * slope, error, df)
+    return PlaceTest(slope, t_ratio(slope, error), df, p, NO_SPREAD if math.isnan(p) else "")
 
 
 def _tests(
@@ -155,15 +164,19 @@ def stated_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     tests = [_tests(study, *each, plan.seeds) for each in zip(groups, plan.hypotheses, strict=True)]
     p_values: list[float] = []
     for of_hypothesis in tests:
-        # One place that is not tested leaves the hypothesis open: numpy's largest is then NaN.
-        p_values.append(float(np.max([test.p_value for test in of_hypothesis])))
+        # One place that waits for values leaves the hypothesis open; one whose values do not vary
+        # cannot confirm it.
+        found = [test.p_value for test in of_hypothesis]
+        largest = 1.0 if any(map(math.isnan, found)) else max(found)
+        is_open = any(test.is_open for test in of_hypothesis)
+        p_values.append(math.nan if is_open else largest)
     others_open = False
     if plan.correction == "holm":
-        is_open = np.isnan(p_values)
-        others_open = bool(is_open.any())
+        are_open = np.isnan(p_values)
+        others_open = bool(are_open.any())
         # What is not tested yet counts as 1, which can only be too careful.
-        adjusted = holm(np.where(is_open, 1.0, p_values).tolist())
-        p_values = np.where(is_open, math.nan, adjusted).tolist()
+        adjusted = holm(np.where(are_open, 1.0, p_values).tolist())
+        p_values = np.where(are_open, math.nan, adjusted).tolist()
     for hypothesis, places, of_hypothesis, p in zip(
         plan.hypotheses, groups, tests, p_values, strict=True
     ):

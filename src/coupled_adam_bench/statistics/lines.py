@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.rounding import rounding_of
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
-from coupled_adam_bench.statistics.student import one_sided_p, t_quantile, t_ratio
+from coupled_adam_bench.statistics.student import NO_INTERVAL, one_sided_p, t_quantile
 from coupled_adam_bench.study.catalog.metrics import Metric
 
 Floats = NDArray[np.float64]
@@ -49,13 +49,9 @@ class Fit:
 
 
 def upper_tail(estimate: float, standard_error: float, df: float) -> float:
-    """Return the one-sided p-value of an estimate above 0; without any error it is 0, 1 or, for an
-    estimate of 0, 1."""
-    return (
-        math.nan
-        if math.isnan(estimate)
-        else one_sided_p(t_ratio(estimate, standard_error), df, higher=True)
-    )
+    """Return the one-sided p-value of an estimate above 0; without any error it is 1 for an
+    estimate of 0, and else NaN."""
+    return one_sided_p(estimate, standard_error, df, higher=True)
 
 
 def _no_fit(n_slopes: int, n_seeds: int, reason: str) -> Fit:
@@ -93,6 +89,10 @@ def fit_line(
             f"{len(lines)} seed(s) with places enough for a line, their spread needs 2",
         )
     covariance = np.atleast_2d(np.cov(lines, rowvar=False)) / len(lines)
+    # What rounding leaves of equal lines would be a spread, and its t enormous.
+    is_equal = np.ptp(lines, axis=0) <= rounding_of(*y)
+    covariance[is_equal, :] = 0.0
+    covariance[:, is_equal] = 0.0
     return Fit(lines.mean(axis=0), covariance, len(lines) - 1.0, centre, len(lines), "")
 
 
@@ -115,10 +115,12 @@ class Trend:
         return np.array([1.0, *(np.array([at[term] for term in self.terms]) - self.fit.centre)])
 
     def predicted(self, n_params: float, n_tokens: float) -> tuple[float, float]:
-        """Return the fitted difference and half the width of its 95 % interval."""
+        """Return the fitted difference and half the width of its 95 % interval, NaN without any
+        spread."""
         weights = self._weights(n_params, n_tokens)
         error = math.sqrt(max(float(weights @ self.fit.covariance @ weights), 0.0))
-        return float(weights @ self.fit.estimates), t_quantile(self.fit.df) * error
+        half = t_quantile(self.fit.df) * error if error > 0 else math.nan
+        return float(weights @ self.fit.estimates), half
 
     def crossing(self, n_params: int) -> tuple[float, float, float, str]:
         """Return the tokens at which the fitted difference is 0, the ends of the 95 % interval, and
@@ -148,6 +150,9 @@ class Trend:
             value * step - variances[0, 1],
             value**2 - variances[0, 0],
         )
+        at_place = np.array([1.0, place])
+        if not at_place @ variances @ at_place > 0:
+            return 2.0**place, *nothing[1:], NO_INTERVAL
         if a <= 0:
             return (
                 2.0**place,

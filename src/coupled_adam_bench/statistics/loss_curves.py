@@ -3,7 +3,6 @@ S: seeds    T: numbers of tokens of the reference
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -12,9 +11,12 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from coupled_adam_bench.page.formats import plural
+from coupled_adam_bench.results.rounding import without_rounding
 from coupled_adam_bench.results.sample import summarize
-from coupled_adam_bench.statistics.student import t_quantile
+from coupled_adam_bench.statistics.student import NO_INTERVAL, t_quantile
 from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.study.config import AdamWSettings, Optimizer
+from coupled_adam_bench.study.config.optimizers import HeadSettings
 
 BEYOND = "the interval reaches beyond the reference's tokens"
 _POINTS = 1024
@@ -102,13 +104,18 @@ def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int,
         return Needed(n, tokens_at(loss), reason=reason)
     deviations_TS = own_S - losses_TS + means_T[:, None]
 
+    def spread(level: float) -> float:
+        """Return the standard deviation over seeds of ours minus the reference's at a loss."""
+        at_level_S = [np.interp(level, means_T[::-1], of_seed) for of_seed in deviations_TS[::-1].T]
+        return float(np.std(at_level_S, ddof=1))
+
     def excess(level: float) -> float:
         """Return by how much a loss of the reference's curve lies outside of what the seeds do not
         tell from ours."""
-        at_level_S = [np.interp(level, means_T[::-1], of_seed) for of_seed in deviations_TS[::-1].T]
-        return float(
-            abs(level - loss) - t_quantile(n - 1) * np.std(at_level_S, ddof=1) / math.sqrt(n)
-        )
+        return float(abs(level - loss) - t_quantile(n - 1) * spread(level) / math.sqrt(n))
+
+    if without_rounding(spread(loss), loss) == 0:
+        return Needed(n, tokens_at(loss), reason=NO_INTERVAL)
 
     def end(edge: float) -> float:
         """Return the tokens at which the curve leaves the interval towards its end, NaN beyond."""
@@ -138,25 +145,31 @@ def _curve(logs_T: Floats, means_T: Floats) -> tuple[Floats, Floats]:
     return places, np.minimum.accumulate(fitted + np.interp(places, logs_T, rest_T))
 
 
-_ADAM = re.compile(r"adamw(_f[^_]+)?")
-"""Keys of plain Adam, by whatever factor its learning rate on the embedding differs from the
-model's."""
+def is_adam(optimizer: Optimizer) -> bool:
+    """Tell whether an optimizer is Adam, whatever its rates, decay rates and weight decay, and with
+    or without AMSGrad.
+
+    One that changes the head's mean, loss or logits too is another method.
+    """
+    fields = HeadSettings.model_fields
+    for entry in optimizer.entries.values():
+        if not isinstance(entry, AdamWSettings):
+            return False
+        if any(getattr(entry, name) != field.default for name, field in fields.items()):
+            return False
+    return True
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The losses of an optimizer by tokens and seed, and whether a trial chose its settings at each
-    of them."""
+    """The losses of an optimizer by tokens and seed, whether a trial chose its settings at each of
+    them, and whether it is an Adam, which a speedup may be beside."""
 
     key: str
     label: str
     is_tuned: bool
+    is_adam: bool
     losses: dict[int, dict[int, float]]
-
-    @property
-    def is_adam(self) -> bool:
-        """Whether it is plain Adam, which a speedup may be beside."""
-        return _ADAM.fullmatch(self.key) is not None
 
     def mean(self, n_tokens: int) -> float:
         """Return the mean loss with these tokens, NaN if there is none or a seed has none."""

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.results.rounding import difference, rounding_of, without_rounding
 from coupled_adam_bench.results.sample import summarize
-from coupled_adam_bench.statistics.student import LEVEL, interval, one_sided_p, t_ratio
+from coupled_adam_bench.statistics.student import (
+    LEVEL,
+    NO_SPREAD,
+    interval,
+    one_sided_p,
+    t_ratio,
+)
 
 Floats = NDArray[np.float64]
 
@@ -57,7 +63,8 @@ def paired_test(
     seeds they share.
 
     One-sided: the paired t-test, and exact flips of the differences' signs. A missing value among
-    the shared seeds, or fewer than two of these, gives NaN.
+    the shared seeds, or fewer than two of these, gives NaN. Of equal differences only the flips are
+    a test.
     """
     seeds = [seed for seed in first if seed in second]
     differences = [difference(first[seed], second[seed]) for seed in seeds]
@@ -75,19 +82,20 @@ def paired_test(
     # What rounding leaves of equal differences would be a spread, and its t enormous.
     mean = without_rounding(sample.mean, *values)
     error = without_rounding(sample.sd, *values) / math.sqrt(finite)
-    t = t_ratio(mean, error)
+    if error == 0:
+        reason = NO_SPREAD if mean else "all differences are zero"
     sign = 1 if higher_is_better else -1
     return PairedTest(
         finite,
         mean,
         error,
-        t,
-        one_sided_p(t, finite - 1, higher_is_better),
+        t_ratio(mean, error),
+        one_sided_p(mean, error, finite - 1, higher_is_better),
         *interval(mean, error, finite - 1),
         sign_flip_p([sign * each for each in differences], finite * rounding_of(*values)),
         2.0**-finite,
-        *bootstrap_interval(differences),
-        reason="all differences are zero" if math.isnan(t) else "",
+        *(bootstrap_interval(differences) if error > 0 else (math.nan, math.nan)),
+        reason=reason,
     )
 
 

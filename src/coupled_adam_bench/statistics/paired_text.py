@@ -20,6 +20,7 @@ from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, layout_of
 from coupled_adam_bench.results.study_results import rivals
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Statistic
+from coupled_adam_bench.statistics.student import NO_SPREAD
 from coupled_adam_bench.statistics.units import (
     Estimate,
     average,
@@ -79,6 +80,13 @@ def _scores(runs: Path, cell: Cell) -> Scores:
     return scores
 
 
+def _why_no_test(estimate: Estimate) -> str:
+    """Return why there is no test of an estimate, or nothing."""
+    if math.isnan(estimate.standard_error):
+        return TOO_FEW
+    return NO_SPREAD if math.isnan(estimate.p_value) else ""
+
+
 def _numbers(estimate: Estimate, first: Floats, second: Floats, sign: int) -> Row:
     """Return what all rows with numbers have; ``sign`` is 1 where more is better."""
     low, high = estimate.interval
@@ -92,7 +100,7 @@ def _numbers(estimate: Estimate, first: Floats, second: Floats, sign: int) -> Ro
         "n_better": int((better > 0).sum()),
         "n_worse": int((better < 0).sum()),
         "test": T_TEST,
-        "reason": TOO_FEW if math.isnan(estimate.standard_error) else "",
+        "reason": _why_no_test(estimate),
     }
 
 

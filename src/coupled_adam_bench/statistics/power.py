@@ -116,7 +116,7 @@ def _row(
         "n": n,
         "difference": difference,
         "sd": sd,
-        "detectable": detectable_effect(n, design) * sd,
+        "detectable": detectable_effect(n, design) * sd if sd > 0 else math.nan,
         "seeds": seeds,
         "reason": reason,
     }

@@ -22,7 +22,13 @@ from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
-from coupled_adam_bench.statistics.loss_curves import Curve, Needed, needed_tokens, reference_of
+from coupled_adam_bench.statistics.loss_curves import (
+    Curve,
+    Needed,
+    is_adam,
+    needed_tokens,
+    reference_of,
+)
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.cells import Cell, readable_count
@@ -40,7 +46,8 @@ def _curves(study: StudyResults) -> dict[Setup, dict[tuple[str, bool], Curve]]:
         for cell in planned.cells:
             name = cell.optimizer.key, _is_tuned(cell)
             of_setup = curves.setdefault(study.layout.setups[cell.id], {})
-            curve = of_setup.setdefault(name, Curve(name[0], cell.optimizer.label, name[1], {}))
+            empty = Curve(name[0], cell.optimizer.label, name[1], is_adam(cell.optimizer), {})
+            curve = of_setup.setdefault(name, empty)
             curve.losses.setdefault(cell.n_tokens, {})[cell.seed] = study.value(cell, LOSS)
     return curves
 
@@ -183,9 +190,10 @@ def _blocks(material: Material) -> Iterator[Block]:
         Markup(
             "The speedup of an optimizer is the number of tokens that the reference needs for the"
             " same loss, over its own: above 1, the reference needs more. The reference is the"
-            " strongest Adam with these tokens; one that is tuned stands beside what is tuned, and"
-            " no other. Its losses are interpolated by a power law and never extrapolated; the"
-            " interval is over seeds, given this curve. All are in <a"
+            " strongest Adam with these tokens, whatever its rates, beta1, beta2 and weight decay,"
+            " and with or without AMSGrad; the table names it. One that is tuned stands beside what"
+            " is tuned, and no other. Its losses are interpolated by a power law and never"
+            " extrapolated; the interval is over seeds, given this curve. All are in <a"
             ' href="../speedup.csv">speedup.csv</a>, and pairs whose order changes between two'
             ' numbers of tokens in <a href="../flips.csv">flips.csv</a>.'
         )

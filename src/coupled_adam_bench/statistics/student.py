@@ -17,25 +17,34 @@ LEVEL = 0.95
 """Confidence level of all intervals, which are two-sided."""
 
 
+# Counts, such as the right items of a task, are equal over a few seeds by chance. Their spread of 0
+# would be taken for certainty: p would be 0, and no correction could raise it (docs/statistics.md).
+NO_SPREAD = "no spread, so no test"
+"""Why there is no test of a difference that is the same everywhere."""
+NO_INTERVAL = "no spread, so no interval"
+"""Why there is no interval of such a difference."""
+
+
 def t_ratio(difference: float, standard_error: float) -> float:
-    """Return t; without any spread it is +-inf for a difference and NaN for none."""
-    if standard_error > 0:
-        return difference / standard_error
-    return math.copysign(math.inf, difference) if difference else math.nan
+    """Return t; NaN without any spread."""
+    return difference / standard_error if standard_error > 0 else math.nan
 
 
-def one_sided_p(t: float, df: float, higher: bool) -> float:
-    """Return P(T > t) or, unless ``higher``, P(T < t) of Student's t; 1 where t is NaN, as nothing
-    differs."""
+def one_sided_p(difference: float, standard_error: float, df: float, higher: bool) -> float:
+    """Return P(T > t) or, unless ``higher``, P(T < t) of Student's t for a difference.
+
+    Without any spread it is 1 if nothing differs, and else NaN, which is no test.
+    """
+    t = t_ratio(difference, standard_error)
     if math.isnan(t):
-        return 1.0
+        return 1.0 if difference == 0 and standard_error == 0 else math.nan
     return float(stdtr(df, -t if higher else t))
 
 
 def two_sided_p(one_sided: float, t: float, df: float) -> float:
     """Return P(|T| > |t|) of Student's t; where t is NaN, the one-sided p: 1 if nothing differs,
     NaN without a test."""
-    return one_sided if math.isnan(t) else min(1.0, 2 * one_sided_p(abs(t), df, higher=True))
+    return one_sided if math.isnan(t) else min(1.0, 2 * float(stdtr(df, -abs(t))))
 
 
 def t_quantile(df: float) -> float:
@@ -44,15 +53,16 @@ def t_quantile(df: float) -> float:
 
 
 def interval(difference: float, standard_error: float, df: float) -> tuple[float, float]:
-    """Return the two-sided interval of a difference at ``LEVEL``; one point where nothing
-    varies."""
+    """Return the two-sided interval of a difference at ``LEVEL``, NaN without any spread."""
+    if not standard_error > 0:
+        return math.nan, math.nan
     half = t_quantile(df) * standard_error
     return difference - half, difference + half
 
 
 def mean_interval(sample: Sample) -> tuple[float, float]:
     """Return the two-sided interval of the mean of a sample at ``LEVEL``, NaN for fewer than two
-    values."""
+    values and for equal ones."""
     if sample.n < 2:
         return math.nan, math.nan
     return interval(sample.mean, sample.sd / math.sqrt(sample.n), sample.n - 1)
@@ -63,16 +73,12 @@ def equivalence_p(difference: float, standard_error: float, df: float, margin: f
     +-``margin``.
 
     It is the larger of the two, so it also tests alone that the worse one is worse by less than the
-    margin. NaN without a margin, or without a standard error.
+    margin. NaN without a margin, or without any spread.
     """
-    if math.isnan(margin) or math.isnan(standard_error):
+    if math.isnan(margin) or not standard_error > 0:
         return math.nan
-    above = one_sided_p(
-        t_ratio(difference_of(difference, -margin), standard_error), df, higher=True
-    )
-    below = one_sided_p(
-        t_ratio(difference_of(difference, margin), standard_error), df, higher=False
-    )
+    above = one_sided_p(difference_of(difference, -margin), standard_error, df, higher=True)
+    below = one_sided_p(difference_of(difference, margin), standard_error, df, higher=False)
     return max(above, below)
 
 
@@ -114,8 +120,8 @@ def t_test(
     variance [P][I].
 
     ``p_welch``, without equal variances, is for information. Too few or missing values give NaN,
-    never significance. If neither sample varies, different means give t = +-inf with p = 0 or 1,
-    and equal means t = NaN with p = 1.
+    never significance. If neither sample varies, there is no test of different means, and equal
+    ones have p = 1.
     """
     a, b = summarize(first), summarize(second)
     difference = difference_of(a.mean, b.mean)
@@ -128,13 +134,12 @@ def t_test(
     pooled_sd = math.sqrt(((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / df)
     standard_error = pooled_sd * math.sqrt(1 / a.n + 1 / b.n)
     t = t_ratio(difference, standard_error)
-    p_value = one_sided_p(t, df, higher_is_better)
     if math.isnan(t):
-        reason = "all values are equal"
+        reason = NO_SPREAD if difference else "all values are equal"
     # Hedges 1981, eq. 6e: the exact factor that makes Cohen's d unbiased.
     unbias = math.exp(math.lgamma(df / 2) - math.lgamma((df - 1) / 2)) / math.sqrt(df / 2)
     square_a, square_b = a.sd**2 / a.n, b.sd**2 / b.n
-    t_welch = t_ratio(difference, math.sqrt(square_a + square_b))
+    welch_error = math.sqrt(square_a + square_b)
     # Welch-Satterthwaite; without any variance every df gives the same p.
     spread = square_a**2 / (a.n - 1) + square_b**2 / (b.n - 1)
     df_welch = (square_a + square_b) ** 2 / spread if spread else float(df)
@@ -145,9 +150,9 @@ def t_test(
         difference,
         t,
         float(df),
-        p_value,
+        one_sided_p(difference, standard_error, df, higher_is_better),
         hedges_g=t_ratio(difference, pooled_sd) * unbias,
-        p_welch=one_sided_p(t_welch, df_welch, higher_is_better),
+        p_welch=one_sided_p(difference, welch_error, df_welch, higher_is_better),
         standard_error=standard_error,
         low=low,
         high=high,

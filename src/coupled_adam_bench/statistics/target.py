@@ -20,7 +20,7 @@ from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.sample import Sample, summarize
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Placed, Section, Statistic
-from coupled_adam_bench.statistics.student import one_sided_p, t_ratio
+from coupled_adam_bench.statistics.student import NO_SPREAD, one_sided_p, t_ratio
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
 from coupled_adam_bench.study.cells import Cell, readable_count
@@ -57,9 +57,9 @@ def below_target(losses: Sequence[float], target: float, sd: float | None = None
     """Return the one-sided one-sample t-test that the mean of losses is below the target, as
     columns.
 
-    A missing loss, or fewer than two, gives NaN and a reason. If the losses are all equal, p is 0
-    below the target, and 1 otherwise. With a known standard deviation ``sd`` it is a z-test, for
-    which one loss is enough; its degrees of freedom are infinite.
+    A missing loss, or fewer than two, gives NaN and a reason. Losses that are all equal have no
+    test, unless they are the target: p is 1 then. With a known standard deviation ``sd`` it is a
+    z-test, for which one loss is enough; its degrees of freedom are infinite.
     """
     sample = summarize(losses)
     columns: dict[str, Any] = {"loss": sample.mean, "sd": sample.sd, "p_value": math.nan}
@@ -71,11 +71,12 @@ def below_target(losses: Sequence[float], target: float, sd: float | None = None
         }
     if sample.n < 2 and sd is None:
         return columns | {"reason": "1 run, the test needs 2"}
-    t = t_ratio(
-        difference(sample.mean, target), (sample.sd if sd is None else sd) / math.sqrt(sample.n)
-    )
+    gap, error = difference(sample.mean, target), (sample.sd if sd is None else sd)
+    error /= math.sqrt(sample.n)
     df = sample.n - 1.0 if sd is None else math.inf
-    return columns | {"t": t, "df": df, "p_value": one_sided_p(t, df, higher=False), "reason": ""}
+    p = one_sided_p(gap, error, df, higher=False)
+    reason = NO_SPREAD if math.isnan(p) else ""
+    return columns | {"t": t_ratio(gap, error), "df": df, "p_value": p, "reason": reason}
 
 
 def first_accepted(

@@ -35,7 +35,7 @@ from coupled_adam_bench.statistics.lines import (
     upper_tail,
 )
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.student import ALPHA, holm, t_quantile
+from coupled_adam_bench.statistics.student import ALPHA, NO_SPREAD, holm, interval
 from coupled_adam_bench.study.cells import readable_count
 
 CROSSING = "tokens at 0, N = "
@@ -60,7 +60,9 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
         else:
             estimate = error = df = math.nan
             reasons.append(f"one number of {term}")
-        half = t_quantile(df) * error
+        if error == 0:
+            reasons.append(NO_SPREAD if estimate else "nothing varies")
+        low, high = interval(estimate, error, df)
         rows.append(
             {
                 "table": trend.groups[0].table,
@@ -73,8 +75,8 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
                 "estimate": estimate,
                 "se": error,
                 "df": df,
-                "low": estimate - half,
-                "high": estimate + half,
+                "low": low,
+                "high": high,
                 "p_value": upper_tail(sign * estimate, error, df),
                 "n": trend.n,
                 "n_missing": trend.n_missing,

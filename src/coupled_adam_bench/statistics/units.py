@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coupled_adam_bench.results.rounding import without_rounding
-from coupled_adam_bench.statistics.student import interval, t_ratio, two_sided_p
+from coupled_adam_bench.statistics.student import interval, one_sided_p, t_ratio, two_sided_p
 
 Floats = NDArray[np.float64]
 
@@ -33,13 +33,12 @@ class Estimate:
     @property
     def p_value(self) -> float:
         """The two-sided p-value of Student's t-test that there is no difference."""
-        if math.isnan(self.standard_error):
-            return math.nan
-        return two_sided_p(1.0, t_ratio(self.difference, self.standard_error), self.df)
+        one_sided = one_sided_p(self.difference, self.standard_error, self.df, higher=True)
+        return two_sided_p(one_sided, t_ratio(self.difference, self.standard_error), self.df)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The two-sided interval of the difference by Student's t."""
+        """The two-sided interval of the difference by Student's t, NaN without any spread."""
         return interval(self.difference, self.standard_error, self.df)
 
 
@@ -78,7 +77,8 @@ def of_held_out(values_G: Floats, n_targets_G: Floats) -> Estimate:
     if n < 2:
         return Estimate(n, mean, math.nan, math.nan)
     square_G = (share_G / (1 - share_G)) ** 2
-    error = math.sqrt((n - 1) / n * float(square_G @ (values_G - mean) ** 2))
+    jackknife = math.sqrt((n - 1) / n * float(square_G @ (values_G - mean) ** 2))
+    error = without_rounding(jackknife, float(np.abs(values_G).max()))
     trace = (square_G / share_G).sum() - square_G.sum()
     df = trace**2 / ((square_G**2 / share_G * (1 / share_G - 2)).sum() + square_G.sum() ** 2)
     return Estimate(n, mean, error, float(df))

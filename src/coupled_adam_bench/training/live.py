@@ -1,5 +1,6 @@
-"""What is measured on the weights of a run while it trains: validation loss and geometry; no weight
-changes.
+"""What is measured while a run trains, such as validation loss and geometry; no weight changes.
+
+A measurement is a class with a place in ``MEASUREMENTS``.
 
 The numbers go into the history. So a resumed run has each of them once, and a checkpoint holds
 them.
@@ -20,9 +21,10 @@ from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
 from coupled_adam_bench.models.cross_entropy import IGNORED
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS as VALIDATION_LOSS
-from coupled_adam_bench.study.config import AdamWSettings
+from coupled_adam_bench.study.config import AdamWSettings, Execution
 from coupled_adam_bench.study.schedule import learning_rate_factor
 from coupled_adam_bench.training.distributed import reading, whole
+from coupled_adam_bench.training.measurement import AtGeometrySteps, Measurement
 from coupled_adam_bench.training.moment import moment_by_occupancy
 from coupled_adam_bench.training.trainer import Trainer
 from embedding_geometry.frequency import bands_of_tokens
@@ -31,20 +33,6 @@ from embedding_geometry.metrics import embedding_metrics
 RATE_SUM = "rate_sum"
 ROW_STEP, HEAD_ROW_STEP = "row_step", "head_row_step"
 """What the names of relative steps begin with, before that of the band."""
-
-
-def is_geometry_step(step: int, per_decade: int) -> bool:
-    """Tell whether ``step`` (from 1) is one of ``per_decade`` in each tenfold: 10^(k / per_decade),
-    rounded.
-
-    The steps do not depend on the length of the run, so that cells that share a trunk have the same
-    ones.
-    """
-    if per_decade == 0:
-        return False
-    below = math.floor(per_decade * math.log10(step))
-    # If a power rounds to this step, then one of the powers next to the step does.
-    return any(round(10 ** (k / per_decade)) == step for k in (below, below + 1))
 
 
 def validation_windows(
@@ -69,7 +57,7 @@ def validation_windows(
     return windows
 
 
-class ValidationLoss:
+class ValidationLoss(Measurement):
     """The mean loss of the weights on the same windows of the validation split, whatever the number
     of processes.
 
@@ -77,8 +65,14 @@ class ValidationLoss:
     Each process computes its share of the windows, in passes of the size of a micro-batch.
     """
 
+    @staticmethod
+    def is_wanted(execution: Execution) -> bool:
+        """Tell whether ``execution.eval_every`` is set."""
+        return execution.eval_every is not None
+
     def __init__(self, trainer: Trainer) -> None:
-        self.trainer, training, group = trainer, trainer.cell.training, trainer.group
+        super().__init__(trainer)
+        training, group = trainer.cell.training, trainer.group
         tokens = open_tokens(trainer.data_dir, training.held_out("val"), verify=group.is_first)
         n_windows = trainer.execution.eval_sequences or training.batch_sequences
         windows = validation_windows(tokens, training.seq_len, n_windows)
@@ -98,19 +92,23 @@ class ValidationLoss:
             targets = torch.nn.functional.pad(rows[:, 1:], padding, value=IGNORED)
             yield inputs.to(self.trainer.device), targets.to(self.trainer.device)
 
-    def __call__(self) -> float:
-        """Return the mean loss in nats per token; all processes must call this, and get the
-        same."""
+    def is_due(self, step: int, last: bool) -> bool:
+        """Tell whether ``step`` is one of ``execution.eval_every``, or the last."""
+        every = self.trainer.execution.eval_every
+        return last or (every is not None and step % every == 0)
+
+    def after(self, step: int) -> dict[str, float]:  # noqa: ARG002 - as of the others
+        """Return the mean loss in nats per token, the same in all processes."""
         model, device = self.trainer.model, self.trainer.device
         total = torch.zeros((), dtype=torch.float64, device=device)
         bf16 = self.trainer.cell.training.precision == "bf16"
         with reading(model), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             for inputs_BT, targets_BT in self._passes():
                 total += model(inputs_BT, targets_BT, reduction="none").double().sum()
-        return self.trainer.group.sum(total).item() / self.n_targets
+        return {VALIDATION_LOSS: self.trainer.group.sum(total).item() / self.n_targets}
 
 
-class Geometry:
+class Geometry(AtGeometrySteps):
     """The metrics of the embedding matrix, computed by the first process on the CPU in float64.
 
     The isotropy is that of both signs: a run belongs to all studies that share it, whatever they
@@ -118,11 +116,11 @@ class Geometry:
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
+        super().__init__(trainer)
         self._unigram_counts = np.load(verified_file(trainer.data_dir, UNIGRAM))
 
-    def __call__(self) -> dict[str, float]:
-        """Return the metrics by name, in the first process; all processes must call this.
+    def after(self, step: int) -> dict[str, float]:  # noqa: ARG002 - as of the others
+        """Return the metrics by name, in the first process.
 
         There are none of a matrix that is not finite: the next loss shows that the run has
         diverged.
@@ -136,11 +134,12 @@ class Geometry:
         return embedding_metrics(embeddings_VD, self._unigram_counts, "both_signs")
 
 
-class RowSteps:
+class RowSteps(AtGeometrySteps):
     """How far one step of the optimizer moves the rows of the embedding and of an untied head, by
     frequency band."""
 
     def __init__(self, trainer: Trainer) -> None:
+        super().__init__(trainer)
         # A tied model has one matrix, and so the first name alone.
         self._matrices = dict(
             zip((ROW_STEP, HEAD_ROW_STEP), trainer.model.embedding_parameters(), strict=False)
@@ -149,14 +148,13 @@ class RowSteps:
         self._before: dict[str, Tensor] = {}
 
     def before(self) -> None:
-        """Keep the rows as they are before the step; all processes must call this."""
+        """Keep the rows as they are before the step."""
         self._before = {
             name: whole(weight.detach()).clone() for name, weight in self._matrices.items()
         }
 
-    def __call__(self) -> dict[str, float]:
-        """Return by matrix and band the mean of ‖step‖ / ‖row‖ over the rows; all processes must
-        call this.
+    def after(self, step: int) -> dict[str, float]:  # noqa: ARG002 - as of the others
+        """Return by matrix and band the mean of ‖step‖ / ‖row‖ over the rows.
 
         A band without rows that have a length, and one in which a row is not finite, has none.
         """
@@ -179,16 +177,16 @@ class RowSteps:
         return found
 
 
-class SecondMoment:
+class SecondMoment(AtGeometrySteps):
     """Adam's own second moment of the rows of the head, by how often a batch has their tokens; none
     of other rules."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
+        super().__init__(trainer)
         self._counts_V = _unigram_counts(trainer)
 
-    def __call__(self) -> dict[str, float]:
-        """Return the numbers of :func:`moment_by_occupancy`; all processes must call this."""
+    def after(self, step: int) -> dict[str, float]:  # noqa: ARG002 - as of the others
+        """Return the numbers of :func:`moment_by_occupancy`."""
         optimizer, training = self.trainer.optimizers.head, self.trainer.cell.training
         if not isinstance(self.trainer.cell.optimizer.head, AdamWSettings):
             return {}
@@ -203,16 +201,20 @@ class SecondMoment:
         )
 
 
-def sum_of_rates(trainer: Trainer, step: int) -> float:
-    """Return the sum of the learning rates of the head in the steps up to ``step`` (from 1).
+class RateSum(AtGeometrySteps):
+    """The sum of the learning rates of the head in the steps so far.
 
     It is computed anew each time, so that a resumed run has the same bits.
     """
-    cell = trainer.cell
-    peak = cell.model.learning_rate
-    return trainer.optimizers.head_peak * math.fsum(
-        learning_rate_factor(before, cell.steps, cell.training, peak) for before in range(step)
-    )
+
+    def after(self, step: int) -> dict[str, float]:
+        """Return the sum up to ``step`` (from 1)."""
+        cell = self.trainer.cell
+        peak = cell.model.learning_rate
+        factors = (
+            learning_rate_factor(before, cell.steps, cell.training, peak) for before in range(step)
+        )
+        return {RATE_SUM: self.trainer.optimizers.head_peak * math.fsum(factors)}
 
 
 def _unigram_counts(trainer: Trainer) -> NDArray[np.int64]:
@@ -223,50 +225,46 @@ def _unigram_counts(trainer: Trainer) -> NDArray[np.int64]:
     return counts_V
 
 
+MEASUREMENTS: tuple[type[Measurement], ...] = (
+    ValidationLoss,
+    Geometry,
+    RowSteps,
+    SecondMoment,
+    RateSum,
+)
+"""All measurements, in the order in which the history has them."""
+
+
 class LiveMeasurements:
-    """The measurements that a study asks for during training, and the steps at which they are
-    due."""
+    """The measurements that a study asks for, of which some are due at a step."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self._eval_every, self._per_decade = (
-            trainer.execution.eval_every,
-            trainer.execution.geometry_per_decade,
-        )
-        self._validation = None if self._eval_every is None else ValidationLoss(trainer)
-        self._geometry = Geometry(trainer) if self._per_decade else None
-        self._row_steps = RowSteps(trainer) if self._per_decade else None
-        self._moment = SecondMoment(trainer) if self._per_decade else None
-        self._trainer = trainer
+        wanted = [kind for kind in MEASUREMENTS if kind.is_wanted(trainer.execution)]
+        self._wanted = [kind(trainer) for kind in wanted]
+        self._due: list[Measurement] = []
+        trainer.before_clipping = self.between
 
-    def _validates(self, step: int, last: bool) -> bool:
-        return self._eval_every is not None and (last or step % self._eval_every == 0)
-
-    def _measures_geometry(self, step: int, last: bool) -> bool:
-        return self._per_decade > 0 and (last or is_geometry_step(step, self._per_decade))
-
-    def are_due(self, step: int, last: bool) -> bool:
-        """Tell whether anything is measured after ``step`` (from 1), which may be the ``last`` of
-        the run."""
-        return self._validates(step, last) or self._measures_geometry(step, last)
+    @property
+    def are_due(self) -> bool:
+        """Whether anything is measured after this step."""
+        return bool(self._due)
 
     def before(self, step: int, last: bool) -> None:
-        """Keep what the measurements after ``step`` compare with; all processes must call this
-        before the step."""
-        if self._row_steps is not None and self._measures_geometry(step, last):
-            self._row_steps.before()
+        """Begin ``step`` (from 1), which may be the ``last`` of the run; all processes must call
+        this."""
+        self._due = [each for each in self._wanted if each.is_due(step, last)]
+        for each in self._due:
+            each.before()
 
-    def after(self, step: int, last: bool) -> dict[str, float]:
+    def between(self) -> None:
+        """Let what is due look at the gradients of the step."""
+        for each in self._due:
+            each.between()
+
+    def after(self, step: int) -> dict[str, float]:
         """Return what is due after ``step`` by name, in the first process; all processes must call
         this."""
         found: dict[str, float] = {}
-        if self._validation is not None and self._validates(step, last):
-            found[VALIDATION_LOSS] = self._validation()
-        if self._measures_geometry(step, last):
-            assert (
-                self._geometry is not None
-                and self._row_steps is not None
-                and self._moment is not None
-            )
-            found |= self._geometry() | self._row_steps() | self._moment()
-            found[RATE_SUM] = sum_of_rates(self._trainer, step)
+        for each in self._due:
+            found |= each.after(step)
         return found

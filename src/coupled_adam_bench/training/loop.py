@@ -39,6 +39,17 @@ class Outcome:
     reason: str | None = None
 
 
+@dataclass(frozen=True)
+class Due:
+    """What is due after a step: a line of the history, a checkpoint, the end of the run on request;
+    and whether the step is the final one."""
+
+    logs: bool
+    saves: bool
+    stops: bool
+    is_final: bool
+
+
 class Run:
     """The run of a trainer to its end, and the files that record it.
 
@@ -132,64 +143,92 @@ class Run:
         A run diverges in the first step whose loss or gradient is not finite, or with an update of
         its last step after which a weight is not: no later loss would show that.
         """
-        cell, execution, state = self.cell, self.execution, self.trainer.state
-        batch_tokens = cell.training.batch_sequences * cell.training.seq_len
-        shown: dict[str, float] = {}
-        seconds_before, started = state.seconds, time.perf_counter()
-        last_log = (state.step, started)
+        state = self.trainer.state
+        self._start_clock()
         bad_step: int | None = None
         vote = StopVote(self.group)
         with Progress(
-            cell.n_tokens,
+            self.cell.n_tokens,
             "tok",
-            cell.id,
-            initial=state.step * batch_tokens,
+            self.cell.id,
+            initial=state.step * self._batch_tokens,
             quiet=not self.group.is_first,
         ) as progress:
-            while state.step < cell.steps:
-                final = state.step + 1 == cell.steps
-                last = final and not self.trunk
-                self.live.before(state.step + 1, last)
-                self._unread.append(self.trainer.train_step(state.step))
-                stopping = vote(bool(self.stop))
-                state.step += 1
-                measures = self.live.are_due(state.step, last)
-                logs = last or measures or state.step % execution.log_every == 0
-                saves = final or stopping or state.step % execution.checkpoint_every == 0
-                if logs or saves:  # the only steps after which the host waits for the device
-                    grad_norm, bad_step = self._read()
-                    now = time.perf_counter()
-                    if logs:
-                        speed = (state.step - last_log[0]) * batch_tokens / (now - last_log[1])
-                        measured = (
-                            self.live.after(state.step, last)
-                            if measures and bad_step is None
-                            else {}
-                        )
-                        row = self._log(grad_norm, speed, measured)
-                        shown |= {key: row[key] for key in _SHOWN if key in row}
-                        shown["peak_gb"] = row["peak_memory_bytes"] / 1e9
-                        last_log = (state.step, time.perf_counter())
-                    state.seconds = seconds_before + time.perf_counter() - started
-                    if bad_step is not None:
-                        break
-                    if saves:
-                        self.trainer.save(kept=final and self.trunk)
-                progress.update(batch_tokens, **shown)
-                if stopping and not final:
+            while state.step < self.cell.steps:
+                due = self._step(vote)
+                # These are the only steps after which the host waits for the device.
+                if due.logs or due.saves:
+                    bad_step = self._log_and_measure(due)
+                # What is not finite any more is no state to continue from.
+                if bad_step is not None:
+                    break
+                if due.saves:
+                    self.trainer.save(kept=due.is_final and self.trunk)
+                progress.update(self._batch_tokens, **self._shown)
+                # The checkpoint of a run that was asked to stop is written by now.
+                if due.stops:
                     break
             vote.count()
             self.trainer.checkpoints.wait()
+        return self._outcome(bad_step)
+
+    @property
+    def _batch_tokens(self) -> int:
+        return self.cell.training.batch_sequences * self.cell.training.seq_len
+
+    def _start_clock(self) -> None:
+        """Begin to count the time of this start, which adds to that of earlier ones."""
+        self._seconds_before, self._started = self.trainer.state.seconds, time.perf_counter()
+        self._last_log = self.trainer.state.step, self._started
+        self._shown: dict[str, float] = {}
+
+    def _step(self, vote: StopVote) -> Due:
+        """Do one step and return what is due after it; nothing here waits for the device."""
+        execution, state = self.execution, self.trainer.state
+        is_final = state.step + 1 == self.cell.steps
+        # The last step of a trunk is one of many for the cells that continue from there.
+        last = is_final and not self.trunk
+        self.live.before(state.step + 1, last)
+        self._unread.append(self.trainer.train_step(state.step))
+        stopping = vote(bool(self.stop))
+        state.step += 1
+        return Due(
+            logs=last or self.live.are_due or state.step % execution.log_every == 0,
+            saves=is_final or stopping or state.step % execution.checkpoint_every == 0,
+            stops=stopping and not is_final,
+            is_final=is_final,
+        )
+
+    def _log_and_measure(self, due: Due) -> int | None:
+        """Read what the device has computed since the last time, log and measure what is due, and
+        return the first bad step."""
+        state = self.trainer.state
+        grad_norm, bad_step = self._read()
+        if due.logs:
+            # The speed is that of the steps, without the time of the measurements.
+            now = time.perf_counter()
+            step_before, time_before = self._last_log
+            speed = (state.step - step_before) * self._batch_tokens / (now - time_before)
+            # Nothing is measured on weights that a bad step has changed.
+            measured = self.live.after(state.step) if bad_step is None else {}
+            row = self._log(grad_norm, speed, measured)
+            self._shown |= {key: row[key] for key in _SHOWN if key in row}
+            self._shown["peak_gb"] = row["peak_memory_bytes"] / 1e9
+            self._last_log = state.step, time.perf_counter()
+        state.seconds = self._seconds_before + time.perf_counter() - self._started
+        return bad_step
+
+    def _outcome(self, bad_step: int | None) -> Outcome:
+        """Return how the run ended, given its first bad step."""
+        step, n_steps = self.trainer.state.step, self.cell.steps
         if bad_step is not None:
-            reason = f"loss or gradient not finite in step {bad_step} of {cell.steps}"
+            reason = f"loss or gradient not finite in step {bad_step} of {n_steps}"
             return Outcome("diverged", bad_step, reason)
-        if state.step < cell.steps:
-            return Outcome("interrupted", state.step)
+        if step < n_steps:
+            return Outcome("interrupted", step)
         if not self.trainer.weights_are_finite():
-            return Outcome(
-                "diverged", state.step, f"weights not finite after step {state.step}, the last"
-            )
-        return Outcome("completed", state.step)
+            return Outcome("diverged", step, f"weights not finite after step {step}, the last")
+        return Outcome("completed", step)
 
     def report(self, outcome: Outcome) -> None:
         """Export the model of a completed run and write ``run.json``, the last file of a run; of a

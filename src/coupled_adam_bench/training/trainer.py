@@ -5,6 +5,7 @@ Shapes: B sequences of a micro-batch, T = seq_len tokens.
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,10 @@ def _set_up(device: torch.device, execution: Execution) -> None:
         torch.use_deterministic_algorithms(execution.deterministic)
 
 
+def nothing() -> None:
+    """Do nothing, where no measurement looks at the gradients."""
+
+
 class Trainer:
     """One cell in training, in this process of a group."""
 
@@ -135,6 +140,8 @@ class Trainer:
         self.state = State()
         self.history = History(RunFiles(run_dir).history)
         self.checkpoints = self._checkpoints(run_dir, cell.id)
+        self.before_clipping: Callable[[], None] = nothing
+        """Called in each step when all gradients are there, before they are clipped."""
         self.micro_batch_sequences = fitting(run_dir, self._micro_batch(), self.device)
 
     def _checkpoints(self, run_dir: Path, cell_id: str) -> Checkpoints:
@@ -217,6 +224,7 @@ class Trainer:
                     objective.backward()  # type: ignore[no-untyped-call]
                 loss += cross_entropy.detach()
         self.optimizers.add_mu_loss_gradient()
+        self.before_clipping()
         grad_norm = self.optimizers.clip_grad_norm_(self.model.parameters(), training.grad_clip)
         self.optimizers.step()
         self.optimizers.zero_grad()
@@ -230,6 +238,8 @@ class Trainer:
 
     def close(self) -> None:
         """End the threads that read ahead and write checkpoints."""
+        # What looks at the gradients knows the trainer, whose memory would wait for a collection.
+        self.before_clipping = nothing
         self.batches.close()
         self.checkpoints.close()
 

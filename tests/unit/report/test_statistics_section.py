@@ -13,8 +13,9 @@ from statsmodels.stats.weightstats import ttost_paired
 from coupled_adam_bench.page.formats import interval, p_value
 from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.corrections import SECTION
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import read_csv
-from coupled_adam_bench.statistics import power
+from coupled_adam_bench.statistics import compare, power
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -43,6 +44,26 @@ def test_survivors_by_recount(fake: Any) -> None:
     losses = rows[rows["metric"] == "loss"]
     assert by_label["paired t-test"][0] == str((losses["p_paired"] < 0.05).sum())
     assert by_label["the same, two-sided, after Holm"][-1] == str((rows["p_holm"] < 0.05).sum())
+
+
+def test_a_bold_value_without_a_paired_test_has_not_survived_one(
+    tiny_study: Any, results_of: Any, tmp_path: Path
+) -> None:
+    """Each seed of Coupled Adam has two items of 24 more right: no spread, so no paired test."""
+    counts = {1: 10, 2: 10, 3: 11}
+    untested = results_of(
+        make_plan(parse_study(tiny_study())),
+        lambda cell, metric: (
+            (counts[cell.seed] + 2 * (cell.optimizer.key != "adamw")) / 24
+            if metric.name == "acc"
+            else math.nan
+        ),
+    )
+    tests = compare.compare(untested)
+    assert tests["bold"].sum() == 1
+    material = Material(StudyResults(untested.layout, untested.results, tests))
+    (said,) = (text for text in texts_of(SECTION, material) if "table is bold" in text)
+    assert "0 of them are significant, and 0 after Holm's correction." in said
 
 
 def test_margins_add_the_tests_of_equivalence(fake: Any) -> None:

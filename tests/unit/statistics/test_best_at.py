@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pandas.testing import assert_frame_equal
 from scipy import stats
 from sections import tables_of
 
@@ -103,6 +104,24 @@ def test_what_was_measured_by_an_older_version_has_no_better_side(study):
     }
     (table,) = build_tables(found)
     assert "what is best was not measured, so nothing is bold." in " ".join(table.notes)
+
+
+def test_what_is_best_is_looked_up_by_the_text(study):
+    """Evaluations of two versions meet: one cell of the text has what is best, and all are
+    compared."""
+    whole = study()
+    of_text_rows = whole.results["metric"] == of_text(NAME)
+    last = list(whole.plan.cells)[-1]
+    part = whole.results[~of_text_rows | (whole.results["cell"] == last)]
+    found = StudyResults(whole.layout, part)
+    tests = compare(found)
+    assert_frame_equal(tests, whole.tests)
+    assert not tests["reason"].any()
+    lost = whole.results.assign(
+        value=whole.results["value"].where(~of_text_rows | (whole.results["cell"] == last))
+    )
+    assert_frame_equal(compare(StudyResults(whole.layout, lost)), whole.tests)
+    assert build_tables(StudyResults(whole.layout, part, tests)) == build_tables(whole)
 
 
 def test_differences_trends_and_power_are_of_distances(study):

@@ -13,7 +13,7 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics.compare import STATISTIC, TEST_COLUMNS, compare
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.student import holm
+from coupled_adam_bench.statistics.student import NO_SPREAD, holm
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.config import parse_study
@@ -95,6 +95,24 @@ def test_table_1_tests_the_better_of_two_against_the_other(study: Study) -> None
     found = bold(tests)
     assert (found["loss"], found["acc"]) == ("adamw", "coupled_adam")
     assert {found[name] for name in PAPER if name not in ("loss", "acc")} == {None}
+
+
+@pytest.mark.parametrize("rule", ["paper", "paired", "holm"])
+@pytest.mark.parametrize("n_seeds", [2, 3])
+def test_values_that_no_seed_changes_are_not_bold(study: Study, rule: str, n_seeds: int) -> None:
+    """Equal counts of right items over a few seeds come by chance, and are no certainty."""
+    samples = {"adamw": [6 / 24] * n_seeds, "coupled_adam": [7 / 24] * n_seeds}
+    tests = compare(
+        study("table1", ["adamw", "coupled_adam"], samples, bold=rule, margins={"acc": 0.5})
+    )
+    acc = tests.set_index("metric").loc["acc"]
+    assert (acc["optimizer"], acc["bold"], acc["significant"]) == ("coupled_adam", False, False)
+    assert (acc["reason"], acc["paired_reason"]) == (NO_SPREAD, NO_SPREAD)
+    assert acc["difference"] == pytest.approx(1 / 24)
+    assert acc["p_permutation"] == 2.0**-n_seeds
+    unsure = [name for name in tests.columns if name.startswith("p_") and "permutation" not in name]
+    ends = ["low", "high", "paired_low", "paired_high", "bootstrap_low", "bootstrap_high"]
+    assert acc[[*unsure, *ends, "t", "t_paired", "hedges_g"]].isna().all()
 
 
 def test_the_unrounded_difference_decides(study: Study) -> None:

@@ -19,6 +19,7 @@ from coupled_adam_bench.statistics.hypotheses import (
     outcome_of,
 )
 from coupled_adam_bench.statistics.lines import trends
+from coupled_adam_bench.statistics.student import NO_SPREAD
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.preregistration import Hypothesis
@@ -42,7 +43,11 @@ def study(
     the other sign."""
 
     def build(
-        values: dict[str, list[float]], *hypotheses: dict[str, Any], n_sizes: int = 1, **plan: Any
+        values: dict[str, list[float]],
+        *hypotheses: dict[str, Any],
+        n_sizes: int = 1,
+        slope_spread: float = 0.01,
+        **plan: Any,
     ) -> StudyResults:
         n_seeds = len(next(iter(values.values())))
         text = {"hypotheses": list(hypotheses), "seeds": list(range(1, n_seeds + 1))} | plan
@@ -64,6 +69,7 @@ def study(
                 + (cell.steps > 60)
                 * (cell.optimizer.key == "coupled_adam")
                 * sign.get(metric.name, NAN)
+                * (1 + slope_spread * (cell.seed - (n_seeds + 1) / 2))
             ),
         )
 
@@ -165,6 +171,20 @@ def test_holm_and_bonferroni_share_the_level(study: Callable[..., StudyResults])
     assert outcomes(bonferroni)["loss"] == NOT_CONFIRMED
 
 
+def test_a_hypothesis_that_is_not_tested_counts_for_holm(
+    study: Callable[..., StudyResults],
+) -> None:
+    """Among two hypotheses p = 0.03 is too large, whether or not the other one is tested yet."""
+    values = {"adamw": [3.00, 3.05, 3.10], "coupled_adam": [2.93, 2.98, 3.00]}
+    p_value = stats.ttest_ind(values["coupled_adam"], values["adamw"], alternative="less").pvalue
+    assert 0.025 < p_value < 0.05
+    rows = stated_rows(study(values, LOSS, LOSS | {"name": "r", "metric": "r_bar"}))
+    rows = rows.set_index("hypothesis")
+    assert rows.loc["loss"]["p_hypothesis"] == pytest.approx(2 * p_value)
+    assert set(rows["outcome"]) == {OPEN}
+    assert outcomes(study(values, LOSS)) == {"loss": CONFIRMED}
+
+
 def test_a_hypothesis_that_is_not_tested_keeps_holm_open(
     study: Callable[..., StudyResults],
 ) -> None:
@@ -204,12 +224,31 @@ def test_what_is_not_tested_is_open() -> None:
     assert outcome_of(0.5, 0.05, others_open=True) == OPEN
 
 
-@pytest.mark.parametrize("test", ["t-test", "paired"])
-def test_values_without_any_spread(study: Callable[..., StudyResults], test: str) -> None:
-    one = LOSS | {"test": test}
-    assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [2.0, 2.0]}, one)) == {
-        "loss": CONFIRMED
-    }
-    assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [3.0, 3.0]}, one)) == {
-        "loss": NOT_CONFIRMED
-    }
+@pytest.mark.parametrize(
+    "changes", [{"test": "t-test"}, {"test": "paired"}, {"test": "equivalence", "margin": 2}]
+)
+@pytest.mark.parametrize("coupled_adam", [2.0, 3.0])
+def test_values_without_any_spread_are_decided_and_confirm_nothing(
+    study: Callable[..., StudyResults], changes: dict[str, Any], coupled_adam: float
+) -> None:
+    """All seeds are there, so the hypothesis does not wait, and it keeps no other one open."""
+    values = {"adamw": [3.0, 3.0], "coupled_adam": [coupled_adam] * 2}
+    rows = stated_rows(study(values, LOSS | changes, ACC | changes))
+    assert set(rows["outcome"]) == {NOT_CONFIRMED}
+    assert set(rows["p_hypothesis"]) == {1}
+    assert all(rows["reason"])
+    if coupled_adam == 2.0:
+        assert rows["p_value"].isna().all()
+        assert set(rows["reason"]) == {NO_SPREAD}
+
+
+def test_a_trend_without_any_spread_confirms_nothing(
+    study: Callable[..., StudyResults],
+) -> None:
+    grows = LOSS | {"test": "trend", "better": "adamw", "than": "coupled_adam"}
+    results = study(
+        {"adamw": [3.0, 3.5], "coupled_adam": [2.0, 2.5]}, grows, n_sizes=2, slope_spread=0
+    )
+    rows = stated_rows(results)
+    assert set(rows["outcome"]) == {NOT_CONFIRMED}
+    assert set(rows["reason"]) == {NO_SPREAD}

@@ -11,7 +11,7 @@ from coupled_adam_bench.statistics.paired import (
     paired_test,
     sign_flip_p,
 )
-from coupled_adam_bench.statistics.student import equivalence_p, t_test
+from coupled_adam_bench.statistics.student import NO_SPREAD, equivalence_p, t_test
 
 FIRST = [3.05, 2.98, 3.11, 3.02, 2.99]
 SECOND = [3.01, 2.99, 3.06, 2.97, 2.95]
@@ -46,9 +46,6 @@ def test_the_pooled_interval_is_that_of_scipy() -> None:
     test = t_test(FIRST, SECOND[:4], higher_is_better=True)
     expected = stats.ttest_ind(FIRST, SECOND[:4]).confidence_interval(0.95)
     assert (test.low, test.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
-    assert (
-        t_test([1.0, 1.0], [0.5, 0.5], True).low == 0.5 == t_test([1.0, 1.0], [0.5, 0.5], True).high
-    )
 
 
 def test_flips_of_signs_by_hand() -> None:
@@ -127,8 +124,24 @@ def test_without_variance() -> None:
     same = paired_test({1: 1.0, 2: 2.0}, {1: 1.0, 2: 2.0}, True)
     assert (same.p_value, same.p_permutation, same.reason) == (1, 1, "all differences are zero")
     shifted = paired_test({1: 1.5, 2: 2.5}, {1: 1.0, 2: 2.0}, True)
-    assert (shifted.t, shifted.p_value, shifted.low, shifted.high) == (math.inf, 0, 0.5, 0.5)
-    assert shifted.p_permutation == 0.25
+    assert (shifted.difference, shifted.standard_error, shifted.reason) == (0.5, 0, NO_SPREAD)
+    assert (shifted.p_permutation, shifted.p_permutation_min) == (0.25, 0.25)
+    for test in (same, shifted):
+        untold = (test.t, test.low, test.high, test.bootstrap_low, test.bootstrap_high)
+        assert all(map(math.isnan, untold))
+    assert math.isnan(shifted.p_value)
+
+
+def test_counts_that_differ_by_one_item_in_each_seed_are_no_certainty() -> None:
+    """24 items, of which each seed of one optimizer has one more right: rounding is no spread."""
+    for counts in ([10, 7], [10, 7, 8], [3, 14, 22, 9]):
+        one = by_seed([count / 24 for count in counts])
+        other = by_seed([(count - 1) / 24 for count in counts])
+        test = paired_test(one, other, True)
+        assert test.difference == pytest.approx(1 / 24)
+        assert math.isnan(test.p_value)
+        assert test.p_permutation == 2.0 ** -len(counts)
+        assert test.reason == NO_SPREAD
 
 
 @pytest.mark.parametrize("margin", [0.01, 0.05, 0.5])
@@ -146,9 +159,6 @@ def test_equivalence_agrees_with_statsmodels(margin: float) -> None:
 
 
 def test_equivalence_without_variance_or_margin() -> None:
-    assert equivalence_p(0.1, 0.0, 4, margin=0.2) == 0
-    assert equivalence_p(0.3, 0.0, 4, margin=0.2) == 1
-    assert (
-        equivalence_p(0.2, 0.0, 4, margin=0.2) == 1
-    )  # as far apart as the margin is not within it
+    for difference in (0.0, 0.1, 0.2, 0.3):
+        assert math.isnan(equivalence_p(difference, 0.0, 4, margin=0.2))
     assert math.isnan(equivalence_p(0.1, 0.1, 4, math.nan))

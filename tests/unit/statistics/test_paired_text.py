@@ -21,7 +21,8 @@ from coupled_adam_bench.records.kept import (
 )
 from coupled_adam_bench.records.stored import beside
 from coupled_adam_bench.results.tidy import typed_frame
-from coupled_adam_bench.statistics.paired_text import STATISTIC, compare_text
+from coupled_adam_bench.statistics.paired_text import STATISTIC, _documents, compare_text
+from coupled_adam_bench.statistics.student import NO_SPREAD
 from coupled_adam_bench.statistics.units import of_held_out
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import parse_study
@@ -92,6 +93,17 @@ def measured(tiny_plan: Plan, stored: Any, tmp_path: Path) -> Callable[..., pd.D
         return typed_frame(compare_text(plan, tmp_path), STATISTIC.columns)
 
     return measure
+
+
+@pytest.mark.parametrize(("gap", "p", "reason"), [(0.0, 1, ""), (0.25, math.nan, NO_SPREAD)])
+def test_documents_that_differ_alike_have_no_test(gap: float, p: float, reason: str) -> None:
+    """Scores of four documents, as a task has them that is scored by a probability."""
+    ours, theirs = np.array([0.75, 0.5, 0.625, 0.875]), np.array([0.75, 0.5, 0.625, 0.875]) - gap
+    task, mean = _documents([{"mc2": (ours, theirs)}])
+    for found in (task, mean):
+        assert found["difference"] == gap
+        assert (found["p_value"], found["reason"]) == (pytest.approx(p, nan_ok=True), reason)
+        assert math.isnan(found["low"]) and math.isnan(found["high"])
 
 
 def row(frame: pd.DataFrame, seed: str, task: str) -> dict[str, Any]:

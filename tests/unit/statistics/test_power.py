@@ -99,3 +99,5 @@ def test_what_has_no_number_of_seeds_says_why(
     assert (found.loc[UNPAIRED]["reason"], found.loc[PAIRED]["reason"]) == (unpaired, paired)
     for row in found.to_dict("records"):
         assert math.isnan(row["seeds"]) == bool(row["reason"])
+        # Seeds that do not vary cannot find every difference, however small.
+        assert math.isnan(row["detectable"]) or row["detectable"] > 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from coupled_adam_bench.results.sample import summarize
-from coupled_adam_bench.statistics.student import ALPHA, t_test
+from coupled_adam_bench.statistics.student import ALPHA, NO_SPREAD, mean_interval, t_test
 
 numbers = st.floats(-1e3, 1e3).map(lambda value: round(value, 6))
 samples = st.lists(numbers, min_size=2, max_size=6).filter(lambda values: len(set(values)) > 1)
@@ -82,11 +82,12 @@ def test_constant_samples() -> None:
     assert math.isnan(equal.t)
     assert (equal.p_value, equal.p_welch) == (1, 1)
     assert equal.reason == "all values are equal"
-    better = t_test([0.3, 0.3, 0.3], [0.1, 0.1, 0.1], higher_is_better=True)
-    assert (better.t, better.p_value, better.p_welch) == (math.inf, 0, 0)
-    assert better.hedges_g == math.inf
-    worse = t_test([0.3, 0.3, 0.3], [0.1, 0.1, 0.1], higher_is_better=False)
-    assert (worse.t, worse.p_value) == (math.inf, 1)
+    for higher in (True, False):
+        apart = t_test([0.3, 0.3, 0.3], [0.1, 0.1, 0.1], higher)
+        assert (apart.reason, apart.df) == (NO_SPREAD, 4)
+        assert apart.difference == pytest.approx(0.2)
+        untold = (apart.t, apart.p_value, apart.p_welch, apart.hedges_g, apart.low, apart.high)
+        assert all(map(math.isnan, untold))
     one = t_test(
         [0.3, 0.3, 0.3], [0.1, 0.1, 0.4], higher_is_better=True
     )  # one constant sample is no special case
@@ -114,6 +115,12 @@ def test_no_test_without_all_values(first: list[float], second: list[float], rea
         math.isnan(value) for value in (test.t, test.df, test.p_value, test.hedges_g, test.p_welch)
     )
     assert test.reason == reason
+
+
+def test_equal_values_have_a_mean_without_an_interval() -> None:
+    assert all(map(math.isnan, mean_interval(summarize([0.25, 0.25, 0.25]))))
+    expected = stats.ttest_1samp([0.25, 0.5, 0.25], 0).confidence_interval()
+    assert mean_interval(summarize([0.25, 0.5, 0.25])) == pytest.approx(tuple(expected))
 
 
 def test_summary() -> None:

@@ -11,7 +11,9 @@ from scipy import stats
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.lines import fit_line, trends, upper_tail
+from coupled_adam_bench.statistics.student import NO_INTERVAL, NO_SPREAD
 from coupled_adam_bench.statistics.trend import STATISTIC
+from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 
@@ -90,7 +92,7 @@ def test_values_without_any_spread_have_a_slope_of_zero_and_no_error() -> None:
     assert list(fit.estimates) == [0.0, 0.0]
     assert fit.standard_error(1) == 0.0
     assert upper_tail(0.0, 0.0, 4.0) == 1.0
-    assert upper_tail(1.0, 0.0, 4.0) == 0.0
+    assert math.isnan(upper_tail(1.0, 0.0, 4.0))
 
 
 @pytest.fixture
@@ -167,6 +169,30 @@ def test_what_is_predicted_is_the_line_with_its_interval(study: Any) -> None:
     assert line.predicted(*centre) == pytest.approx(
         (line.fit.estimates[0], stats.t.ppf(0.975, 2) * line.fit.standard_error(0))
     )
+
+
+def test_equal_lines_of_all_seeds_have_no_test_and_no_interval(
+    study: Callable[..., StudyResults],
+) -> None:
+    results = study(
+        lambda cell: (
+            3.0 + cell.seed - 0.1 * math.log2(cell.steps / 80) * (cell.optimizer.key != "adamw")
+        )
+    )
+    rows = trend_frame(results).set_index(["metric", "term"])
+    tokens = rows.loc[("loss", "tokens")]
+    assert tokens["estimate"] == pytest.approx(-0.1)
+    assert (tokens["se"], tokens["reason"]) == (0, NO_SPREAD)
+    assert all(map(math.isnan, tokens[["p_value", "low", "high"]]))
+    # What differs in no place has p = 1: nothing speaks against it.
+    parameters = rows.loc[("loss", "parameters")]
+    assert (parameters["p_value"], parameters["reason"]) == (1, "nothing varies")
+    line = trends(results, "table1", [METRICS["loss"]])[0]
+    n_params = line.groups[0].setup.n_params
+    crossing, low, high, reason = line.crossing(n_params)
+    assert crossing == pytest.approx(80 * 64)
+    assert (math.isnan(low), math.isnan(high), reason) == (True, True, NO_INTERVAL)
+    assert math.isnan(line.predicted(n_params, 64.0 * 80)[1])
 
 
 def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(

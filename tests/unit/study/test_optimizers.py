@@ -4,6 +4,7 @@ lists them."""
 import re
 from pathlib import Path
 from pkgutil import iter_modules, resolve_name
+from typing import ClassVar, Literal
 
 import pytest
 import yaml
@@ -11,7 +12,11 @@ from pydantic import TypeAdapter
 
 from coupled_adam_bench.study.config import SingleOptimizer
 from coupled_adam_bench.study.config import optimizers as folder
-from coupled_adam_bench.study.config.optimizers.base import BuiltInSettings
+from coupled_adam_bench.study.config.optimizers.base import (
+    BuiltInSettings,
+    FactorSettings,
+    MomentumSettings,
+)
 from coupled_adam_bench.study.config.optimizers.built_in import BY_NAME
 from coupled_adam_bench.study.config.per_matrix import Optimizer
 
@@ -53,3 +58,29 @@ def test_the_page_has_the_names_of_its_entries_and_lacks_no_optimizer():
     assert {kind.title for kind in BY_NAME.values()} <= set(
         re.findall(r"^\| (.+?) \|", family, re.MULTILINE)
     )
+
+
+def test_a_setting_that_no_name_tells_is_refused():
+    """Two optimizers would have one key and label, and tables would print the changed one under the
+    plain name."""
+    with pytest.raises(AssertionError, match="Forgetful: add alpha, offset to `named`"):
+
+        class Forgetful(MomentumSettings):
+            title = "Forgetful"
+            name: Literal["forgetful"]
+            alpha: float = 0.9
+            offset: float | None = None
+
+    class Telling(FactorSettings):
+        title = "Telling"
+        named: ClassVar = {**FactorSettings.named, "alpha": ("_a{:g}", ", alpha = {:g}")}
+        name: Literal["telling"]
+        alpha: float = 0.9
+
+        def n_states(self, rows, width):
+            return 0
+
+        def keywords(self, training):
+            return {}
+
+    assert Telling(name="telling", alpha=0.5).names() == ("telling_a0.5", "Telling, alpha = 0.5")

@@ -2,9 +2,11 @@
 they leave alone."""
 
 import contextlib
+import gc
 import json
 import math
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ from coupled_adam_bench.store.paths import trunk_dir
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.training import live
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
-from coupled_adam_bench.training.live import LiveMeasurements, is_geometry_step, validation_windows
+from coupled_adam_bench.training.live import LiveMeasurements, validation_windows
+from coupled_adam_bench.training.measurement import Measurement, is_geometry_step
 from coupled_adam_bench.training.moment import fit_line
 from coupled_adam_bench.training.trainer import Trainer
 from embedding_geometry.frequency import bands_of_tokens
@@ -287,7 +291,7 @@ def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_head(
             measured.before(step + 1, False)
             trainer.train_step(step)
             rates.append(trainer.optimizers.head.param_groups[0]["lr"])
-        found = measured.after(6, False)
+        found = measured.after(6)
         state = trainer.optimizers.head.state[trainer.model.embedding_parameters()[-1]]
         square_VD = state.get("max_exp_avg_sq", state["exp_avg_sq"])
         moment_V = square_VD.double().mean(1).numpy() / (1 - cell.training.beta2**6)
@@ -300,3 +304,70 @@ def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_head(
     line = fit_line(counts_V[kept_V] / counts_V.sum(), moment_V[kept_V])
     assert found["moment_slope"] == pytest.approx(line.slope)
     assert found["moment_r_squared"] == pytest.approx(line.r_squared)
+
+
+class GradientNorm(Measurement):
+    """The 2-norm of the gradient of the embedding in every third step, before it is clipped."""
+
+    @staticmethod
+    def is_wanted(execution):
+        return True
+
+    def is_due(self, step, last):
+        return step % 3 == 0
+
+    def between(self):
+        gradient = self.trainer.model.embedding.weight.grad
+        self._norm = torch.linalg.vector_norm(gradient).clone()
+
+    def after(self, step):
+        return {"embedding_grad_norm": self._norm.item()}
+
+
+def test_a_measurement_of_gradients_is_one_class(tiny_study, tiny_data, tmp_path, monkeypatch):
+    """It looks between the backward pass and clipping, and changes nothing of the run."""
+    settings = settings_of(tiny_study, **NOT_MEASURED)
+    settings["training"]["grad_clip"] = 1e-3
+    cell, execution = cell_and_execution(settings)
+    assert train(cell, execution, tiny_data, tmp_path / "plain", ALONE) == 0
+    monkeypatch.setattr(live, "MEASUREMENTS", (*live.MEASUREMENTS, GradientNorm))
+    assert train(cell, execution, tiny_data, tmp_path / "measured", ALONE) == 0
+    plain, measured = history_of(tmp_path / "plain"), history_of(tmp_path / "measured")
+    assert [row["loss"] for row in measured] == [row["loss"] for row in plain]
+    found = {
+        row["step"]: row["embedding_grad_norm"] for row in measured if len(row) > len(plain[0])
+    }
+    assert list(found) == [3, 6, 9, 12]
+    assert not any("embedding_grad_norm" in row for row in plain)
+
+    norms = {}
+    with contextlib.closing(Trainer(cell, execution, tiny_data, tmp_path / "x", ALONE)) as trainer:
+        clip = trainer.optimizers.clip_grad_norm_
+
+        def looking(parameters, largest):
+            weight = trainer.model.embedding.weight
+            norms[len(norms) + 1] = math.sqrt(weight.grad.double().square().sum().item())
+            return clip(parameters, largest)
+
+        monkeypatch.setattr(trainer.optimizers, "clip_grad_norm_", looking)
+        for step in range(STEPS):
+            trainer.train_step(step)
+    assert found == pytest.approx({step: norms[step] for step in found}, rel=1e-6)
+    assert min(found.values()) > 1e-3  # of a clipped gradient it would be less
+
+
+def test_a_closed_trainer_needs_no_collection_of_garbage(tiny_study, tiny_data, tmp_path):
+    """The next cell of a job has its memory at once, although measurements know their trainer."""
+    cell, execution = cell_and_execution(settings_of(tiny_study, **MEASURED))
+    trainer = Trainer(cell, execution, tiny_data, tmp_path, ALONE)
+    measured = LiveMeasurements(trainer)
+    measured.before(1, False)
+    trainer.train_step(0)
+    weight = weakref.ref(trainer.model.embedding.weight)
+    gc.disable()
+    try:
+        trainer.close()
+        del trainer, measured
+        assert weight() is None
+    finally:
+        gc.enable()

@@ -21,7 +21,17 @@ class StatisticFile:
     is_of: Callable[[Plan], bool] = lambda plan: True  # noqa: ARG005
 
 
-CONTENTS: tuple[StatisticFile | str, ...] = (
+@dataclass(frozen=True)
+class NamedSection:
+    """A section of the report that stands above the report: its id, its title, and what yields its
+    blocks, as ``module:name`` of this package."""
+
+    id: str
+    title: str
+    blocks: str
+
+
+CONTENTS: tuple[StatisticFile | NamedSection | str, ...] = (
     "verdict",
     "tables",
     "overview",
@@ -92,12 +102,12 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         " that were seen.",
     ),
     "setup",
-    "cost",
+    NamedSection("cost", "What it takes", "tools.estimate.text:cost"),
     "runs",
     "protocol",
     "cite",
     "reproduce",
 )
-"""The contents in the order of the page: the id of a section, or a statistic with the section that
-shows it."""
+"""The contents in the order of the page: the id of a section of the report, one that stands above
+it, or a statistic with the section that shows it."""
 STATISTICS = tuple(each for each in CONTENTS if isinstance(each, StatisticFile))

@@ -14,7 +14,7 @@ from coupled_adam_bench.page.blocks import Cell
 from coupled_adam_bench.page.formats import MISSING, fixed
 from coupled_adam_bench.records.stored import settings_of
 from coupled_adam_bench.results.sample import Sample, summarize
-from coupled_adam_bench.statistics.loss_curves import Curve, needed_tokens, reference_of
+from coupled_adam_bench.statistics.loss_curves import Curve, is_adam, needed_tokens, reference_of
 from coupled_adam_bench.statistics.student import mean_interval
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
@@ -41,6 +41,7 @@ class Line:
     optimizer: str
     label: str
     is_tuned: bool
+    is_adam: bool
     facts: dict[str, str] = field(default_factory=dict)
     """What else sets it apart: the settings of its model."""
     studies: dict[str, None] = field(default_factory=dict)
@@ -122,6 +123,7 @@ def _lines_of(bundle: Checked) -> Iterator[tuple[dict[str, Any], Line]]:
             optimizer.key,
             optimizer.label,
             cell.tuning is not None,
+            is_adam(optimizer),
         )
         _, line = found.setdefault(digest([settings, *kind]), (settings, Line(*kind)))
         line.cells[cell.seed] = cell.id
@@ -193,7 +195,8 @@ def _set_speedups(lines: list[Line]) -> None:
         if not math.isnan(line.loss[0]):
             of_size = curves.setdefault(line.place[1:], {})
             name = line.optimizer, line.is_tuned
-            curve = of_size.setdefault(name, Curve(line.optimizer, line.label, line.is_tuned, {}))
+            empty = Curve(line.optimizer, line.label, line.is_tuned, line.is_adam, {})
+            curve = of_size.setdefault(name, empty)
             losses = curve.losses.setdefault(line.place[0], {})
             losses |= line.by_seed(LOSS, line.source) | losses
     for line in lines:

@@ -172,7 +172,8 @@ def test_the_speedup_is_beside_the_strongest_adam_of_the_same_tokens(registry: R
     )
     registry.add({"adamw_f9": {480: [3.1, 3.2], 960: [3.0, 3.1]}})  # more tokens make no reference
     text = registry.page()
-    assert cells_of(text, "Ember")[3] == "2.00 [2.00, -] of Adam"
+    # Both seeds differ alike, so there is no interval.
+    assert cells_of(text, "Ember")[3] == "2.00 of Adam"
     assert [cells_of(text, "Adam", place)[3] for place in range(3)] == ["-"] * 3
     ratios = [cells_of(text, "Adam, f = 3", place)[3] for place in range(3)]
     assert ratios[0] == "-"  # the reference needs less than its fewest tokens

@@ -140,6 +140,14 @@ class BuiltInSettings(HeadSettings, Named):
     """How the learning rate follows the width of the model, beside ``lr_factor``; by default it
     does not."""
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
+        """Refuse a setting that neither key nor label would tell: two optimizers would be one in
+        results and tables."""
+        super().__pydantic_init_subclass__(**arguments)
+        unnamed = cls.model_fields.keys() - cls.named.keys() - {"name"}
+        assert not unnamed, f"{cls.__name__}: add {', '.join(sorted(unnamed))} to `named`"
+
     @abstractmethod
     def keywords(self, betas: tuple[float, float], eps: float) -> dict[str, Any]:
         """Return the arguments of the implementation that come after the matrices, ``lr`` and
