@@ -99,9 +99,9 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
 def trend_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     """Yield the rows of trend.csv; Holm's correction is over the tests of a table on the same
     term."""
-    for name in study.tables:
+    for name in study.layout.tables:
         of_table = [
-            row for trend in trends(study, name, study.columns(name)) for row in _rows(trend)
+            row for trend in trends(study, name, study.layout.columns(name)) for row in _rows(trend)
         ]
         for term in (CENTRE, TOKENS, PARAMETERS):
             of_term = [row for row in of_table if row["term"] == term]
@@ -181,13 +181,13 @@ def _blocks(material: Material) -> Iterator[Block]:
         )
     )
     yield Figures(["trend"])
-    for name, table in study.tables.items():
+    for name, table in study.layout.tables.items():
         of_table = [row for row in rows if row["table"] == name]
         tokens = [row for row in of_table if row["term"] == TOKENS]
         parameters = [row for row in of_table if row["term"] == PARAMETERS]
         if not tokens:
             continue
-        labels, lines = study.optimizer_labels(name), []
+        labels, lines = study.layout.optimizer_labels(name), []
         # A sentence names data and recipe only where the table has lines of several.
         several = len({(row["data"], row["recipe"]) for row in tokens}) > 1
         yield Heading(table.title)

@@ -69,7 +69,7 @@ def rivals(tiny_study: Any) -> Plan:
 
 def test_contrasts_are_those_of_scipy_and_statsmodels(rivals: Plan) -> None:
     study = study_of(rivals, drawn)
-    ((group,),) = study.groups.values()
+    ((group,),) = study.layout.groups.values()
     found = contrasts(study, group, "adamw", centered=True)
     p_values, p_holm = [], []
     for (metric, centered), answers in found.items():
@@ -122,7 +122,7 @@ def test_the_error_of_a_calibration_over_documents_stands_beside_its_interval_ov
         if cell.optimizer.name == "adamw"
     ]
     study = replace(study, results=pd.concat([study.results, results_frame(tiny_plan, rows)]))
-    ((group,),) = study.groups.values()
+    ((group,),) = study.layout.groups.values()
     # 0.02 +- 4.303 x 0.01 / sqrt(3)
     assert calibrations(study, group) == [
         "Adam: 0.02 [0.00, 0.04], by documents ± 0.20",

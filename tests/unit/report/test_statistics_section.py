@@ -60,7 +60,7 @@ def test_margins_add_the_tests_of_equivalence(fake: Any) -> None:
 def test_equal_is_said_where_both_one_sided_tests_hold(fake: Any) -> None:
     said = [text for text in texts_of(SECTION, fake.material) if "is equal within" in text]
     loss, expected = fake.study.layout.metrics["loss"], []
-    for group in (group for groups in fake.study.groups.values() for group in groups):
+    for group in (group for groups in fake.study.layout.groups.values() for group in groups):
         for (one, ours), (other, theirs) in combinations(
             fake.study.samples(group, loss).items(), 2
         ):

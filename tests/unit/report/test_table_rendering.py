@@ -416,7 +416,7 @@ def test_csv_has_the_unrounded_numbers(
     missing = frame[frame["optimizer_key"] == "coupled_adam"].iloc[0]
     assert missing["kappa.n"] == 2 and missing["kappa.mean"] != missing["kappa.mean"]
     assert sorted(frame["n_params"].unique()) == sorted(
-        {group.setup.n_params for group in small.groups["table1"]}
+        {group.setup.n_params for group in small.layout.groups["table1"]}
     )
 
 

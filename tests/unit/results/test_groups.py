@@ -92,7 +92,7 @@ def test_values_are_those_of_the_table_columns_and_missing_ones_are_nan(
         (cell, task, "acc", value, "1") for task, value in (("hellaswag", 0.1), ("average", 0.2))
     ]
     study = StudyResults(layout_of(plan), results_frame(plan, rows))
-    (group,) = study.groups["table1"]
+    (group,) = study.layout.groups["table1"]
     samples = study.samples(group, METRICS["acc"])
     assert samples["adamw"][1] == 0.2
     assert math.isnan(samples["adamw"][0])

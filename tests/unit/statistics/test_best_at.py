@@ -107,7 +107,7 @@ def test_what_was_measured_by_an_older_version_has_no_better_side(study):
 
 def test_differences_trends_and_power_are_of_distances(study):
     found = study()
-    group, metric = found.groups["shown"][0], found.layout.metrics[NAME]
+    group, metric = found.layout.groups["shown"][0], found.layout.metrics[NAME]
     expected = dict(
         enumerate(
             (b - a for a, b in zip(distances("adamw"), distances("coupled_adam"), strict=True)), 1

@@ -195,7 +195,7 @@ def test_a_change_of_order_counts_where_both_differences_are_significant(
     assert set(found["optimizer"]) == {"coupled_adam"} and set(found["reference"]) == {"adamw"}
     group = {
         each.n_tokens: study.by_seed(each, study.layout.metrics["loss"])
-        for each in study.groups["table7"]
+        for each in study.layout.groups["table7"]
     }
     pairs = [
         (tokens, a, b)

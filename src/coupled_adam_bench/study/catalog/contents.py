@@ -25,7 +25,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
     "verdict",
     "tables",
     "overview",
-    "answers",
     StatisticFile(
         "stated.csv",
         "statistics.hypotheses:STATISTIC",
