@@ -99,13 +99,18 @@ _MOST_DECIMALS = 12
 def with_interval(value: float, low: float, high: float, digits: int) -> str:
     """Return ``0.05 [0.01, 0.09]``: a value and the ends of its interval, with ``digits``
     decimals."""
+    return f"{fixed(value, digits)} [{fixed(low, digits)}, {fixed(high, digits)}]"
+
+
+def difference_with_interval(value: float, low: float, high: float, digits: int) -> str:
+    """Return the same of a difference, with as many digits as :func:`decisive` says."""
     first, *ends = decisive(value, low, high, digits=digits)
     return f"{first} [{', '.join(ends)}]"
 
 
 def decisive(value: float, low: float, high: float, digits: int) -> tuple[str, str, str]:
-    """Return a value and the ends of its interval with ``digits`` decimals, or with as many more as
-    show on which side of 0 each end lies: 0.0002 and not 0.000."""
+    """Return a difference and the ends of its interval with ``digits`` decimals, or with as many
+    more as show on which side of 0 each end lies: 0.0002 and not 0.000."""
     if max(map(abs, (value, low, high))) >= _WIDE:
         return significant(value), significant(low), significant(high)
     for end in (low, high):

@@ -65,7 +65,8 @@ def tested_rows(study: StudyResults, name: str) -> list[Row]:
             of_best = [each for each in fact.against.values() if "bold" in each.row]
             for each in of_best:
                 if each.row["optimizer"] == key:
-                    rows.append({**each.row, GROUP: group, METRIC: metric, COMPARISON: each})
+                    ours = {GROUP: group, METRIC: metric, COMPARISON: each}
+                    rows.append({**each.row, "p_paired_holm": each.p_corrected, **ours})
     return rows
 
 
@@ -300,7 +301,9 @@ def _blocks(material: Material) -> Iterator[Block]:
         rows = tested_rows(study, name)
         if study.layout.tables[name].rules.tested and rows:
             yield from _survivors(study, name, rows)
-        every += rows
+        # The same runs are compared once on the page; tests.csv has them in each table.
+        title = study.layout.tables[name].title
+        every += [row for row in rows if row[COMPARISON].decided_in in ("", title)]
     # What is not significantly different is equal only where a test says so.
     if margins := material.plan.statistics.margins:
         equal = [text for name in study.layout.tables for text in _equal(study, name)]

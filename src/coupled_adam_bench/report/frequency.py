@@ -21,7 +21,7 @@ from coupled_adam_bench.page.blocks import (
     listed,
     place_of,
 )
-from coupled_adam_bench.page.formats import MISSING, fixed, with_interval
+from coupled_adam_bench.page.formats import MISSING, difference_with_interval, fixed
 from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
@@ -57,7 +57,7 @@ def difference(study: StudyResults, group: Group, metric: Metric, key: str, refe
     by_seed = {each: fact.by_seed for each, fact in study.at(group, metric).items()}
     test = paired_test(by_seed[key], by_seed[reference], metric.larger_wins)
     if not math.isnan(test.difference):
-        return with_interval(test.difference, test.low, test.high, metric.digits)
+        return difference_with_interval(test.difference, test.low, test.high, metric.digits)
     ours = [
         by_seed[key][seed] - by_seed[reference][seed]
         for seed in by_seed[key]

@@ -62,7 +62,7 @@ def pairs_of(study: StudyResults) -> list[Pair]:
     for group in (group for groups in study.layout.groups.values() for group in groups):
         for reference in references(group):
             for key in group.cells:
-                cells = frozenset(tuple(group.cells[each]) for each in (key, reference))
+                cells = frozenset((group.ids(key), group.ids(reference)))
                 if key != reference and cells not in pairs:
                     found = _found(study, group, key, reference)
                     pairs[cells] = Pair(group, key, reference, found)

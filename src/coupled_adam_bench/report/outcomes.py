@@ -24,7 +24,7 @@ from coupled_adam_bench.page.blocks import (
     symbols,
     with_arrow,
 )
-from coupled_adam_bench.page.formats import MISSING, p_equals, plural, with_interval
+from coupled_adam_bench.page.formats import MISSING, difference_with_interval, p_equals, plural
 from coupled_adam_bench.report import in_short, reach
 from coupled_adam_bench.report.in_short import QUESTIONS, Pair, pairs_of
 from coupled_adam_bench.results.facts import Comparison, Outcome
@@ -111,7 +111,7 @@ def _card(title: str, found: Sequence[Pair]) -> Card:
         "Loss minus Adam's at {}: {} {}, {} (<i>p</i> {}, and {} after Holm's correction)."
     ).format(
         place_of(largest.group),
-        with_interval(test.difference, test.low, test.high, LOSS.digits + 1),
+        difference_with_interval(test.difference, test.low, test.high, LOSS.digits + 1),
         LOSS.unit,
         test.outcome,
         p_equals(test.p),
@@ -142,7 +142,7 @@ def _difference(metric: Metric, is_centered: bool, row: Row) -> Cell:
     if found.outcome == Outcome.UNTESTED:
         return Cell(MISSING, title="one run each: in the table, and not tested")
     mark, tone = _MARKS.get(found.outcome, ("", ""))
-    text = with_interval(found.difference, found.low, found.high, metric.digits + 1)
+    text = difference_with_interval(found.difference, found.low, found.high, metric.digits + 1)
     title = (
         f"{found.outcome}: two-sided p {p_equals(found.p)}, after Holm's correction over the"
         f" {plural(found.n_tests, 'test')} of {found.decided_in} {p_equals(found.p_corrected)}"

@@ -85,6 +85,11 @@ class Group:
         """The label of each optimizer, by its key."""
         return {key: cells[0].optimizer.label for key, cells in self.cells.items()}
 
+    def ids(self, key: str) -> tuple[str, ...]:
+        """Return the ids of an optimizer's cells, which tell whether another table has the same
+        runs."""
+        return tuple(cell.id for cell in self.cells[key])
+
     def samples(self, values: Values, metric: Metric) -> dict[str, list[float]]:
         """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
         samples = {}

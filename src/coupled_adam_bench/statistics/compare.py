@@ -13,10 +13,8 @@ The direction of a test follows the data, so of two equal optimizers one is bold
 cases, not in 5 %: the paper's rule, kept. All other tests of a comparison stand beside it, for
 information. The corrections know that the data choose what is compared: they are over the two-sided
 tests of all pairs of optimizers in all groups and metrics of a table, and a row has the corrected
-p-value of its own pair. A comparison of the same runs that several tables have is corrected in the
-first of them, and the others repeat its p-values: one comparison has one outcome. Where a
-correction decides, it is that of the paired test: ``p_holm`` and ``p_bh`` are of Student's test,
-which holds only where seeds spread alike under all optimizers.
+p-value of its own pair. Where a correction decides, it is that of the paired test: ``p_holm`` and
+``p_bh`` are of Student's test, which holds only where seeds spread alike under all optimizers.
 
 A missing run is never averaged away: an optimizer with some of its values missing has no mean and
 keeps the others from being bold, since nothing shows that they are better; one without any value is
@@ -260,18 +258,15 @@ def _decide(rows: list[Row], rule: str) -> None:
         row["bold"] = bold
 
 
-CORRECTED = ("p_holm", "p_bh", "p_paired_holm")
-DECIDED_IN, N_TESTS = "decided_in", "n_tests"
-"""The table whose correction a comparison has, and its number of tests, no columns of tests.csv."""
+DECIDED_P, DECIDED_IN, N_TESTS = "p_decided", "decided_in", "n_tests"
+"""The corrected p-value that decides a comparison, the table over which it is corrected, and its
+number of tests: no columns of tests.csv."""
 
 
 def _cells_of(group: Group, row: Row) -> frozenset[tuple[str, ...]]:
     """Return the cells of the two optimizers of a comparison, which tell whether it is the same in
     another table."""
-    sides = []
-    for side in ("optimizer", "reference"):
-        sides.append(tuple(cell.id for cell in group.cells[row[side]]))
-    return frozenset(sides)
+    return frozenset((group.ids(row["optimizer"]), group.ids(row["reference"])))
 
 
 def compared(study: StudyResults) -> list[tuple[Group, Metric, list[Row]]]:
@@ -279,7 +274,7 @@ def compared(study: StudyResults) -> list[tuple[Group, Metric, list[Row]]]:
     those of the best mean are first.
 
     A correction is over the tests of a table. A comparison of the same runs that several tables
-    have is corrected in the first of them, and repeated in the others, so that it has one outcome.
+    have is decided in the first of them, so that it has one outcome.
     """
     settings = study.plan.statistics
     found: list[tuple[Group, Metric, list[Row]]] = []
@@ -300,10 +295,9 @@ def compared(study: StudyResults) -> list[tuple[Group, Metric, list[Row]]]:
         n_tests = sum(math.isfinite(row[TWO_SIDED_PAIRED]) for row in every)
         for group, metric, rows in of_table:
             for row in rows:
-                row |= {DECIDED_IN: name, N_TESTS: n_tests}
-                if table.rules.tested:
-                    decided = first.setdefault((metric.name, _cells_of(group, row)), row)
-                    row |= {each: decided[each] for each in (*CORRECTED, DECIDED_IN, N_TESTS)}
+                here = {DECIDED_P: row["p_paired_holm"], DECIDED_IN: name, N_TESTS: n_tests}
+                key = metric.name, _cells_of(group, row)
+                row |= first.setdefault(key, here) if table.rules.tested else here
             _decide(_of_best(rows), RULES[settings.bold].name)
         found += of_table
     return found

@@ -16,6 +16,7 @@ from coupled_adam_bench.results.groups import Group, plain_keys
 from coupled_adam_bench.results.study_results import Decided, StudyResults
 from coupled_adam_bench.statistics.compare import (
     DECIDED_IN,
+    DECIDED_P,
     N_TESTS,
     TEST_COLUMNS,
     TWO_SIDED_PAIRED,
@@ -72,7 +73,7 @@ def _of_row(metric: Metric, row: Mapping[str, Any], titles: Mapping[str, str]) -
     if math.isnan(row[TWO_SIDED_PAIRED]):
         reason = row["reason"] or row.get("paired_reason", "")
         return replace(found, n=row["n_pairs"], difference=row["difference"], reason=reason)
-    p, p_corrected = row[TWO_SIDED_PAIRED], row["p_paired_holm"]
+    p, p_corrected = row[TWO_SIDED_PAIRED], row[DECIDED_P]
     return replace(
         found,
         outcome=outcome_of(metric, row["paired_difference"], p, p_corrected),
@@ -109,26 +110,23 @@ def _questions(study: StudyResults, group: Group) -> Iterator[tuple[Metric, Comp
     """Yield the comparisons with the references of a group that no column of its table is about,
     each with the cells that tell it from others."""
     columns = study.layout.tables[group.table].columns
+    adam = plain_keys(group).get(ADAM)
     without_mean = group.by_seed(study.values_of({RATINGS.name: CENTERED}), RATINGS)
     for reference in references(group):
         for metric in ASKED:
             facts = study.at(group, metric)
             for key in group.cells:
-                cells = _ids(group, key), _ids(group, reference)
+                cells = group.ids(key), group.ids(reference)
                 if key == reference:
                     continue
                 if metric.name not in columns:
                     ours, theirs = facts[key].scores, facts[reference].scores
                     found = _tested(metric, key, reference, ours, theirs)
                     yield metric, found, frozenset(cells)
-                if metric == RATINGS:
+                if metric == RATINGS and reference == adam:
                     ours, theirs = facts[key].by_seed, without_mean[reference]
                     found = _tested(metric, key, centered(reference), ours, theirs)
                     yield metric, found, (*cells, CENTERED)
-
-
-def _ids(group: Group, key: str) -> tuple[str, ...]:
-    return tuple(cell.id for cell in group.cells[key])
 
 
 def _decided_questions(

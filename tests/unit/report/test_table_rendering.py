@@ -28,7 +28,7 @@ from coupled_adam_bench.report.render import (
 from coupled_adam_bench.report.table import PrintedTable, Row, Value, build_tables
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.store.markup import letters_by_need
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
@@ -114,7 +114,7 @@ def small(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> StudyRe
 
 @pytest.fixture
 def tables(small: StudyResults) -> dict[str, PrintedTable]:
-    return {table.name: table for table in build_tables(replace(small, tests=compare(small)))}
+    return {table.name: table for table in build_tables(decide(small))}
 
 
 def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
@@ -169,7 +169,7 @@ def test_the_size_of_the_held_out_text_stands_below_every_loss(
         for name, each in sizes.items()
     ]
     study = replace(small, results=pd.concat([small.results, results_frame(small.plan, rows)]))
-    table = build_tables(replace(study, tests=compare(study)))[0]
+    table = build_tables(decide(study))[0]
     found = [each for each in table.notes if "held-out" in each]
     assert [each[: len(note or "")] for each in found] == ([note] if note else [])
     for text in (render_latex(table, templates), render_html(table, templates), markdown(table)):
@@ -178,7 +178,7 @@ def test_the_size_of_the_held_out_text_stands_below_every_loss(
 
 def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> None:
     """Set CAB_UPDATE_GOLDEN=1 to write the files anew, and read the diff."""
-    write_tables(replace(small, tests=compare(small)), tmp_path / "tables", templates)
+    write_tables(decide(small), tmp_path / "tables", templates)
     names = sorted(
         f"{name}.{ending}" for name in ("table1", "table2", "table7") for ending in TABLE_ENDINGS
     )
