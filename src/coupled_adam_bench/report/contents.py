@@ -41,6 +41,7 @@ from coupled_adam_bench.report.table import PrintedTable, build_tables
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.decisions import ASKED
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
+from coupled_adam_bench.statistics.preregistered import in_advance, plan_checks
 from coupled_adam_bench.study.catalog.contents import CONTENTS, STATISTICS, StatisticFile
 from coupled_adam_bench.study.plan import Plan
 
@@ -235,14 +236,17 @@ def _cite(material: Material) -> Iterator[Block]:
     yield Part("cite.html.j2", {"tables": list(material.study.layout.tables)})
 
 
-def _stated(plan: Plan) -> str:
+def _stated(material: Material) -> str:
     """Return whether hypotheses were stated before the runs."""
-    if plan.stated is None:
+    stated = material.plan.stated
+    if stated is None:
         return "No plan was stated before the runs: every test of this report is exploratory."
-    return Markup(
-        "A plan was stated: <code>{}</code>. Whether that was before the first run, and whether it"
-        ' was followed, stands in <a href="#stated">Stated in advance</a>.'
-    ).format(plan.stated.path)
+    is_before = in_advance(plan_checks(material))
+    return Markup('A plan was stated {}: <code>{}</code>, see <a href="#stated">{}</a>.').format(
+        "before the first run" if is_before else "but is not shown to be older than the first run",
+        stated.path,
+        "Stated in advance",
+    )
 
 
 def _reproduce(material: Material) -> Iterator[Block]:
@@ -255,7 +259,7 @@ def _reproduce(material: Material) -> Iterator[Block]:
         "statuses": statuses,
         "n_failed": len(cells) - len(completed),
         "cell": next(iter(completed), ""),
-        "stated": _stated(material.plan),
+        "stated": _stated(material),
     }
     yield Part("reproduce.html.j2", values)
     yield from (Fold(name, [Code(text)]) for name, text in study_files(material.plan).items())

@@ -215,5 +215,5 @@ def write_tables(study: StudyResults, out_dir: Path, templates_dir: Path) -> Non
         write_text(out_dir / f"{table.name}.html", render_html(table, templates_dir))
         write_text(out_dir / f"{table.name}.md", markdown(table))
         write_csv(numbers(table), out_dir / f"{table.name}.csv")
-    for setup in setup_tables(study.plan):
+    for setup in setup_tables(study.layout.plan):
         write_text(out_dir / f"{setup.name}.tex", render_setup(setup, templates_dir))

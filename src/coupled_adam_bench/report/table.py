@@ -151,8 +151,9 @@ def _value(fact: Fact, has_failed: bool) -> Value:
 def _values(
     study: StudyResults, group: Group, key: str, columns: Sequence[Metric]
 ) -> tuple[Value, ...]:
-    has_failed = study.at(group, LOSS)[key].is_worse_than_guessing
-    return tuple(_value(study.at(group, metric)[key], has_failed) for metric in columns)
+    has_failed = study.facts[group.place, LOSS.name][key].is_worse_than_guessing
+    facts = [study.facts[group.place, metric.name][key] for metric in columns]
+    return tuple(_value(fact, has_failed) for fact in facts)
 
 
 def _facts(study: StudyResults, name: str, columns: Sequence[Metric]) -> list[Fact]:
@@ -160,7 +161,7 @@ def _facts(study: StudyResults, name: str, columns: Sequence[Metric]) -> list[Fa
     found: list[Fact] = []
     for group in study.layout.groups[name]:
         for metric in columns:
-            found += study.at(group, metric).values()
+            found += study.facts[group.place, metric.name].values()
     return found
 
 
@@ -295,7 +296,7 @@ def _edge_notes(losses: Sequence[Fact], n_groups: int) -> list[str]:
 
 
 def _build(study: StudyResults, declaration: Table) -> PrintedTable:
-    name, plan = declaration.name, study.plan
+    name, plan = declaration.name, study.layout.plan
     groups, columns = study.layout.groups[name], _measured_columns(study, name)
     # All rows are aligned together, since they stand below each other.
     values = iter(

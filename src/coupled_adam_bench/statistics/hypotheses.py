@@ -199,7 +199,7 @@ def _line(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> l
     return [
         hypothesis.name,
         Cell(first["outcome"], f"status {TONES[first['outcome']]}"),
-        p_value(first["p_hypothesis"]),
+        p_value(first["p_hypothesis"], first["level"]),
         significant(first["level"]),
         symbol(study.layout.metrics[hypothesis.metric]),
         labels[hypothesis.better],

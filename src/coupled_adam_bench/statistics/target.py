@@ -195,7 +195,7 @@ def _blocks(material: Material) -> Iterator[Block]:
         ),
         Column("accepted at step", lambda row: fixed(row["accepted_step"], 0), "number"),
         Column("final loss", _loss, "number"),
-        Column(Markup("<i>p</i>"), lambda row: p_value(row["p_value"]), "number"),
+        Column(Markup("<i>p</i>"), lambda row: p_value(row["p_value"], ACCEPTED_P), "number"),
         Column("Remark", lambda row: row["reason"], "wrap"),
     ]
     for table, rows in material.by_table(STATISTIC):

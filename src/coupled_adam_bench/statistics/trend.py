@@ -23,7 +23,7 @@ from coupled_adam_bench.page.blocks import (
     listed,
     with_arrow,
 )
-from coupled_adam_bench.page.formats import MISSING, p_value, plural, significant
+from coupled_adam_bench.page.formats import MISSING, p_equals, p_value, plural, significant
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.lines import (
@@ -35,7 +35,7 @@ from coupled_adam_bench.statistics.lines import (
     upper_tail,
 )
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.student import ALPHA, holm, t_quantile
+from coupled_adam_bench.statistics.student import ALPHA, holm, t_quantile, t_ratio, two_sided_p
 from coupled_adam_bench.study.cells import readable_count
 
 CROSSING = "tokens at 0, N = "
@@ -120,12 +120,20 @@ def _answer(row: Row, gain: str, where: str) -> str:
     """Return what the test of the loss against tokens says."""
     if math.isnan(row["p_value"]):
         return f"Whether the {gain} grows with D cannot be told{where}: {row['reason']}."
-    word = "grows" if row["p_value"] < ALPHA else "is not shown to grow"
-    p = p_value(row["p_value"])
+    two_sided = _two_sided(row)
+    word = "is not shown to grow or to shrink"
+    if two_sided < ALPHA:
+        # The one-sided test is in the direction of the gain.
+        word = "grows" if row["p_value"] < ALPHA else "shrinks"
     return (
         f"The {gain} in loss {word} with D{where}: each doubling changes the difference by"
-        f" {_interval(row)} nat/token (one-sided p {p if p.startswith('<') else f'= {p}'})."
+        f" {_interval(row)} nat/token (p {p_equals(two_sided)})."
     )
+
+
+def _two_sided(row: Row) -> float:
+    """Return the two-sided p-value of a slope, which goes with its two-sided interval."""
+    return two_sided_p(row["p_value"], t_ratio(row["estimate"], row["se"]), row["df"])
 
 
 def _crossed(row: Row) -> str:
@@ -158,8 +166,8 @@ _HEADS: tuple[tuple[str, Kind], ...] = (
     ("minus", "text"),
     (Markup("doubling of <i>D</i>"), "number"),
     P,
-    (Markup("<i>p</i>, Holm"), "number"),
     (Markup("doubling of <i>N</i>"), "number"),
+    (Markup("<i>p</i> of growth with <i>D</i>, one-sided, Holm"), "number"),
     ("From", "text"),
     ("Remark", "wrap"),
 )
@@ -175,7 +183,8 @@ def _blocks(material: Material) -> Iterator[Block]:
             " fits a line within each seed to all sizes of a table: the difference of two"
             " optimizers, paired by seed, against log <i>D</i> and log <i>N</i>. It tests the mean"
             " of the lines by Student's <i>t</i> over the seeds, so three seeds find only clear"
-            " growth. The test is one-sided: that the difference moves in favour of the optimizer."
+            " growth. Intervals and their <i>p</i> are two-sided. The corrected <i>p</i> is"
+            " one-sided, as the claim is: that the difference moves in favour of the optimizer."
             " Unless a stated plan has it, read it as exploratory. All lines: <a"
             ' href="../trend.csv">trend.csv</a>.'
         )
@@ -200,9 +209,9 @@ def _blocks(material: Material) -> Iterator[Block]:
             counts = f"{plural(row['n'], 'pair')}, {plural(row['n_seeds'], 'seed')}"
             numbers = (
                 _interval(row),
-                p_value(row["p_value"]),
-                p_value(row["p_holm"]),
+                p_value(_two_sided(row)),
                 _interval(other),
+                p_value(row["p_holm"]),
             )
             lines.append([with_arrow(metric), *pair, *numbers, counts, row["reason"]])
         yield Items(crossing_sentences(of_table, labels), small=True)

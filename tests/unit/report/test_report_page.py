@@ -356,6 +356,21 @@ def test_the_study_of_the_page_is_in_it(
     assert "snakemake --cores all --configfile fake.yaml" in page
 
 
+def test_the_last_section_tells_who_has_only_the_folder_how_to_check_it(
+    page: str, fake: Any
+) -> None:
+    section = " ".join(page[page.index('id="reproduce"') :].split())
+    assert "Runs: 94 in all, 86 completed, 8 diverged. 8 runs failed: see" in section
+    assert (
+        "No plan was stated before the runs: every test of this report is exploratory." in section
+    )
+    completed = next(
+        cell["cell"] for cell in fake.material.manifest["cells"] if cell["status"] == "completed"
+    )
+    command = f"python -m coupled_adam_bench verify FOLDER/manifest.json --cells {completed}"
+    assert command in section
+
+
 def test_manifest(fake: Any) -> None:
     manifest = json.loads((fake.study_dir / "manifest.json").read_text())
     assert manifest["study"] == "fake"

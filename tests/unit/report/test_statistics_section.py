@@ -20,6 +20,8 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 
+PAIR = ("adamw", "coupled_adam")
+
 
 def test_survivors_by_recount(fake: Any) -> None:
     material, tests = fake.material, compare(fake.study)
@@ -52,8 +54,12 @@ def test_survivors_by_recount(fake: Any) -> None:
 def test_margins_add_the_tests_of_equivalence(fake: Any) -> None:
     *_, every = tables_of(SECTION, fake.material)
     tests = compare(fake.study)
-    assert len(every) == len(tests)
-    assert sum(line[-3] == "0.02" for line in every) == tests["margin"].notna().sum() == 9 + 2 * 7
+    # Table 7 has the runs of Adam and Coupled Adam at two places of Table 1, which stand there.
+    pair = tests["optimizer"].isin(PAIR) & tests["reference"].isin(PAIR)
+    shown = tests[(tests["table"] != "table7") | ~pair]
+    assert len(every) == len(shown) < len(tests)
+    assert tests["margin"].notna().sum() == 9 + 2 * 7
+    assert sum(line[-3] == "0.02" for line in every) == shown["margin"].notna().sum()
     first = tests.iloc[0]
     assert every[0][-2:] == [
         p_value(first["p_equivalence"]),

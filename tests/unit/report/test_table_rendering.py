@@ -144,6 +144,62 @@ def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
     assert [row.label for row in tables["table7"].rows] == ["Adam", "Coupled Adam", "SGD, f = 100"]
 
 
+def width_of(table: PrintedTable) -> int:
+    """The most characters of a row of a table."""
+    return max(sum(len(value.text) for value in row.cells) for row in table.rows)
+
+
+def test_a_run_worse_than_guessing_is_marked_and_as_wide_as_others(
+    tiny_study: Callable[..., dict[str, Any]], results_of: Any, templates: Path
+) -> None:
+    sgd = [{"name": "sgd", "lr_factor": factor} for factor in (2, 1e9)]
+    block = tiny_study()["grid"][0] | {"table": "table7", "optimizers": ["adamw", *sgd]}
+    plan = make_plan(parse_study(tiny_study(grid=[block])))
+    guessing = math.log(next(iter(plan.cells.values())).vocab_size)
+
+    def table_of(worst: float, norm: float) -> PrintedTable:
+        def value_of(cell: Cell, metric: Metric) -> float:
+            if cell.optimizer.key != "sgd_f1e+09":
+                return 0.5 + cell.seed / 100
+            return {"loss": worst, "mean_norm": norm}.get(metric.name, 0.5) * (1 + cell.seed / 100)
+
+        (table,) = build_tables(decide(results_of(plan, value_of)))
+        return table
+
+    table, ordinary = table_of(1.9e7, 3e9), table_of(0.9, 0.5)
+    keys = [row.optimizer for row in table.rows]
+    adam, _, failed = (dict(zip(PAPER, row.cells, strict=True)) for row in table.rows)
+    assert keys[-1] == "sgd_f1e+09"
+    assert (failed["loss"].text, failed["mean_norm"].text) == ("1.9e+07†", "3.1e+09")
+    assert "†" not in adam["loss"].text and width_of(table) <= width_of(ordinary)
+    note = f"†: worse than guessing, a loss above that of equal probabilities, {guessing:.2f}."
+    assert note in table.notes and not any("†" in each for each in ordinary.notes)
+    for text in (render_latex(table, templates), render_html(table, templates), markdown(table)):
+        assert "1.9e+07†" in text and "†: worse than guessing" in text
+    # The unrounded number stays in the file for programs.
+    assert numbers(table)["loss.mean"].iloc[-1] == pytest.approx(1.9e7 * 1.02)
+    slightly = table_of(guessing + 0.1, 0.5).rows[-1].cells[0]
+    assert slightly.text == f"{(guessing + 0.1) * 1.02:.2f}† ({round(guessing + 0.1)})"
+
+
+def test_a_column_that_nobody_measured_goes_with_a_note(
+    small: StudyResults, templates: Path
+) -> None:
+    values = small.results["value"].mask(small.results["metric"] == "r_bar")
+    table = build_tables(decide(replace(small, results=small.results.assign(value=values))))[0]
+    assert [metric.name for metric in table.columns] == [each for each in PAPER if each != "r_bar"]
+    assert all(len(row.cells) == len(table.columns) for row in table.rows)
+    note = "Left out, since no run has a value: mean word-similarity correlation."
+    assert note in table.notes
+    assert "Missing (-): 4 of 56 values" in " ".join(table.notes)
+    assert METRICS["r_bar"].html not in render_html(table, templates)
+    assert "r_bar.mean" not in numbers(table)
+    # Where no run has any value, nothing is known of what is measured.
+    nothing = small.results.assign(value=math.nan)
+    table = build_tables(decide(replace(small, results=nothing)))[0]
+    assert [metric.name for metric in table.columns] == list(PAPER)
+
+
 @pytest.mark.parametrize(
     ("documents", "note"),
     [

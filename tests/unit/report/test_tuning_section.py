@@ -18,7 +18,8 @@ from coupled_adam_bench.report.figures.sizes import tuning
 from coupled_adam_bench.report.render import markdown, render_html, render_latex
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.table import build_tables
-from coupled_adam_bench.statistics.candidates import STATISTIC, edge
+from coupled_adam_bench.results.choices import edge
+from coupled_adam_bench.statistics.candidates import STATISTIC
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import write_sealed
