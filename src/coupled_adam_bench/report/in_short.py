@@ -94,15 +94,13 @@ _SENTENCES = (("loss", "loss_rarest"), ("isotropy", "r_bar"))
 
 
 def _amount(metric: Metric, found: Comparison) -> Markup:
-    """Return a difference in words, such as ``0.202 nat/token lower, which is not clearly different
-    (...)``,
-    with its interval and p-values."""
+    """Return a difference in words with its interval and p-values, such as ``0.202 nat/token lower,
+    which is not clearly different (...)``."""
     # The size is printed without its sign, which the word after it has.
     size, *_ = decisive(abs(found.difference), found.low, found.high, digits=metric.digits + 1)
     _, low, high = decisive(found.difference, found.low, found.high, digits=metric.digits + 1)
     return Markup(
-        "{}{} {}, which is {} (95 % interval of the difference {} to {}, <i>p</i> {}, and"
-        " <i>p</i> {} after the correction)"
+        "{}{} {}, which is {} (95 % interval {} to {}, <i>p</i> {}, corrected <i>p</i> {})"
     ).format(
         size,
         _UNITS.get(metric.unit, f" {metric.unit}"),

@@ -257,7 +257,7 @@ def _blocks(material: Material) -> Iterator[Block]:
             )
         )
     details += [*grids, Items(list(reach.sentences(study)))]
-    yield Fold("Where: all differences to Adam, with how they are tested", details)
+    yield Fold("All comparisons, place by place, with how they are decided", details)
 
 
 SECTION = Section("verdict", "Who is better, and where", _blocks, "Who is better", is_front=True)

@@ -181,7 +181,7 @@ def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:
     assert isotropy.tone == ""
     said = " ".join(told(study, tmp_path))
     assert "5.000 higher, which is better, but not after the correction (95 % interval" in said
-    assert f"p = {p:.4f}, and p = {8 * p:.4f} after the correction" in said
+    assert f"p = {p:.4f}, corrected p = {8 * p:.4f})" in said
     # By the paper's rule it is bold, so the words say that this is another rule.
     ((group,),) = study.layout.groups.values()
     assert study.at(group, "isotropy")["coupled_adam"].bold
@@ -207,7 +207,7 @@ def test_a_harm_is_told_as_a_harm(tiny_plan: Plan, tmp_path: Path) -> None:
     assert loss.outcome == Outcome.OPEN and loss.low < 0 < loss.high and 0.05 < loss.p < 0.06
     first = told(study, tmp_path)[0]
     assert "0.489 nat/token higher, which is not clearly different" in first
-    assert f"p = {loss.p:.4f}, and p =" in first
+    assert f"p = {loss.p:.4f}, corrected p =" in first
     rarest = study.at(group, "loss_rarest")["coupled_adam"].against["adamw"]
     assert rarest.outcome == Outcome.WORSE
     assert "0.500 nat/token higher, which is worse (95 % interval" in first
