@@ -302,8 +302,8 @@ def _blocks(material: Material) -> Iterator[Block]:
         if study.layout.tables[name].rules.tested and rows:
             yield from _survivors(study, name, rows)
         # The same runs are compared once on the page; tests.csv has them in each table.
-        title = study.layout.tables[name].title
-        every += [row for row in rows if row[COMPARISON].decided_in in ("", title)]
+        here = ("", study.layout.tables[name].title)
+        every += [row for row in rows if row[COMPARISON].decided_in in here]
     # What is not significantly different is equal only where a test says so.
     if margins := material.plan.statistics.margins:
         equal = [text for name in study.layout.tables for text in _equal(study, name)]

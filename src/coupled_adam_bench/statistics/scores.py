@@ -162,11 +162,11 @@ def _count_decided(
     """Return how Coupled Adam does against Adam by our decision."""
     outcomes: dict[str, list[Outcome]] = {}
     for name in (*CLAIMED, LOSS):
-        facts = [study.at(group, name)[coupled_adam] for group in groups]
-        outcomes[name] = [
-            fact.against[adam].outcome if adam in fact.against else Outcome.UNTESTED
-            for fact in facts
-        ]
+        outcomes[name] = []
+        for group in groups:
+            fact = study.at(group, name)[coupled_adam]
+            if adam in fact.against:
+                outcomes[name].append(fact.against[adam].outcome)
     return DecidedCounts(
         sum(outcomes[name].count(Outcome.BETTER) for name in CLAIMED),
         outcomes[LOSS].count(Outcome.BETTER),
