@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from markupsafe import Markup
 
-from coupled_adam_bench.results.groups import Group, longest_groups
+from coupled_adam_bench.results.groups import GROUP, Group, longest_groups
 from coupled_adam_bench.study.catalog.metrics import Metric
 
 R = TypeVar("R")
@@ -200,10 +200,15 @@ PLACE: tuple[tuple[str, Kind], ...] = ((Markup("<i>D</i>"), "text"), (Markup("<i
 P: tuple[str, Kind] = (Markup("<i>p</i>"), "number")
 """Heads of :func:`listed` columns: of a place, and of a p-value."""
 PLACE_COLUMNS: tuple[Column[Any], ...] = (
-    Column(PLACE[0][0], lambda each: each.group.tokens_label),
-    Column(PLACE[1][0], lambda each: each.group.model_label),
+    Column(PLACE[0][0], lambda row: row[GROUP].tokens_label),
+    Column(PLACE[1][0], lambda row: row[GROUP].model_label),
 )
-"""The columns of a place, for rows that have a ``group``."""
+"""The columns of a place, for rows of a statistic about groups."""
+
+
+def label_in(column: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return what gives the label of the optimizer whose key a row has in a column."""
+    return lambda row: str(row[GROUP].optimizer_labels[row[column]])
 
 
 def symbol(metric: Metric) -> Markup:

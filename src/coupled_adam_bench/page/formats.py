@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coupled_adam_bench.results.facts import ALPHA
 from coupled_adam_bench.results.sample import Sample
 
 MISSING = "-"
@@ -88,15 +89,54 @@ def interval(low: float, high: float, digits: int = 3) -> str:
     return f"[{significant(low, digits)}, {significant(high, digits)}]"
 
 
+_WIDE = 1e5
+"""From here on a difference with its interval is printed in significant digits, such as
+``1.93e+07``."""
+_MOST_DECIMALS = 12
+"""The most decimals that a number gets to be told from what decides."""
+
+
 def with_interval(value: float, low: float, high: float, digits: int) -> str:
     """Return ``0.05 [0.01, 0.09]``: a value and the ends of its interval, with ``digits``
     decimals."""
     return f"{fixed(value, digits)} [{fixed(low, digits)}, {fixed(high, digits)}]"
 
 
-def p_value(value: float) -> str:
-    """Return a p-value with four decimals, ``< 0.0001`` for smaller ones."""
-    return "< 0.0001" if value < 0.0001 else fixed(value, 4)
+def difference_with_interval(value: float, low: float, high: float, digits: int) -> str:
+    """Return the same of a difference, with as many digits as :func:`decisive` says."""
+    first, *ends = decisive(value, low, high, digits=digits)
+    return f"{first} [{', '.join(ends)}]"
+
+
+def decisive(value: float, low: float, high: float, digits: int) -> tuple[str, str, str]:
+    """Return a difference and the ends of its interval with ``digits`` decimals, or with as many
+    more as show on which side of 0 each end lies: 0.0002 and not 0.000."""
+    if max(map(abs, (value, low, high))) >= _WIDE:
+        return significant(value), significant(low), significant(high)
+    for end in (low, high):
+        while digits < _MOST_DECIMALS and end != 0 and round(end, digits) == 0:
+            digits += 1
+    return fixed(value, digits), fixed(low, digits), fixed(high, digits)
+
+
+def p_value(value: float, level: float = ALPHA) -> str:
+    """Return a p-value with four decimals, or with as many more as tell it from the ``level`` that
+    decides: 0.0499999 and not 0.0500.
+
+    One that is below 0.0001 and below the level is ``< 0.0001``.
+    """
+    if value < min(0.0001, level):
+        return "< 0.0001"
+    digits = 4
+    while digits < _MOST_DECIMALS and value != level and round(value - level, digits) == 0:
+        digits += 1
+    return fixed(value, digits)
+
+
+def p_equals(value: float) -> str:
+    """Return ``= 0.0123`` or ``< 0.0001``: a p-value behind its symbol."""
+    text = p_value(value)
+    return text if text.startswith("<") else f"= {text}"
 
 
 def plural(count: int, noun: str) -> str:

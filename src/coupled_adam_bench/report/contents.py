@@ -2,6 +2,7 @@
 catalogue."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,18 +30,18 @@ from coupled_adam_bench.page.blocks import (
 from coupled_adam_bench.page.formats import MISSING, fixed, plural
 from coupled_adam_bench.records.stored import named
 from coupled_adam_bench.report import (
-    answers,
-    contrasts,
     corrections,
     frequency,
+    outcomes,
     treatments,
-    verdict,
 )
 from coupled_adam_bench.report.figures import FIGURES, figures_in, figures_of
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, build_tables
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.decisions import ASKED
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
+from coupled_adam_bench.statistics.preregistered import in_advance, plan_checks
 from coupled_adam_bench.study.catalog.contents import (
     CONTENTS,
     STATISTICS,
@@ -49,6 +50,8 @@ from coupled_adam_bench.study.catalog.contents import (
 )
 from coupled_adam_bench.study.plan import Plan
 
+COMPLETED = "completed"
+"""The status of a run that ended as planned."""
 TABLE_FILES = {
     "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown",
     "csv": "CSV",
@@ -82,7 +85,8 @@ def _setup(material: Material) -> Iterator[Block]:
         " and 6."
     )
     yield from (
-        setup_grid(table, bool(material.study.tables)) for table in setup_tables(material.plan)
+        setup_grid(table, bool(material.study.layout.tables))
+        for table in setup_tables(material.plan)
     )
 
 
@@ -116,9 +120,9 @@ _PLACE_TERMS = [
 
 def _symbols(study: StudyResults) -> Fold:
     """Return what the symbols of all tables and of the section "In short" mean."""
-    metrics = {metric.name: metric for metric in contrasts.METRICS_ASKED}
-    for name in study.tables:
-        metrics |= {metric.name: metric for metric in study.columns(name)}
+    metrics = {metric.name: metric for metric in ASKED}
+    for name in study.layout.tables:
+        metrics |= {metric.name: metric for metric in study.layout.columns(name)}
     terms = list(_PLACE_TERMS)
     for metric in metrics.values():
         unit = "" if metric.unit == "1" else f", in {metric.unit}"
@@ -150,7 +154,7 @@ def _figures(material: Material) -> Iterator[Block]:
 
 
 def _status(status: str) -> Cell:
-    tone = "good" if status == "completed" else "bad"
+    tone = "good" if status == COMPLETED else "bad"
     return Cell(status, f"status {tone}")
 
 
@@ -177,7 +181,7 @@ _RUNS: tuple[Column[dict[str, Any]], ...] = (
 
 def _runs(material: Material) -> Iterator[Block]:
     runs = material.manifest["cells"]
-    lost = [run for run in runs if run["status"] != "completed"]
+    lost = [run for run in runs if run["status"] != COMPLETED]
     yield Text("Not completed:" if lost else "All runs completed.")
     sentence = Markup('<span class="status bad">{}</span> <code>{}</code>: {}')
     yield Items([sentence.format(run["status"], run["cell"], run["reason"]) for run in lost])
@@ -235,24 +239,44 @@ def _protocol(material: Material) -> Iterator[Block]:
 
 
 def _cite(material: Material) -> Iterator[Block]:
-    yield Part("cite.html.j2", {"tables": list(material.study.tables)})
+    yield Part("cite.html.j2", {"tables": list(material.study.layout.tables)})
+
+
+def _stated(material: Material) -> str:
+    """Return whether hypotheses were stated before the runs."""
+    stated = material.plan.stated
+    if stated is None:
+        return "No plan was stated before the runs: every test of this report is exploratory."
+    is_before = in_advance(plan_checks(material))
+    return Markup('A plan was stated {}: <code>{}</code>, see <a href="#stated">{}</a>.').format(
+        "before the first run" if is_before else "but is not shown to be older than the first run",
+        stated.path,
+        "Stated in advance",
+    )
 
 
 def _reproduce(material: Material) -> Iterator[Block]:
-    yield Part(
-        "reproduce.html.j2",
-        {"revision": material.manifest["git_revision"], "name": material.plan.name},
-    )
+    cells = material.manifest["cells"]
+    statuses = Counter(cell["status"] for cell in cells)
+    completed = [cell["cell"] for cell in cells if cell["status"] == COMPLETED]
+    values = {
+        "revision": material.manifest["git_revision"],
+        "name": material.plan.name,
+        "statuses": statuses,
+        "n_failed": len(cells) - len(completed),
+        "cell": next(iter(completed), ""),
+        "stated": _stated(material),
+    }
+    yield Part("reproduce.html.j2", values)
     yield from (Fold(name, [Code(text)]) for name, text in study_files(material.plan).items())
 
 
 _SECTIONS = {
     section.id: section
     for section in (
-        verdict.SECTION,
+        outcomes.SECTION,
         Section("tables", "Tables", _tables, is_front=True),
         Section("overview", "Loss and geometry", _overview, is_front=True),
-        answers.SECTION,
         Section("figures", "More figures", _figures),
         frequency.SECTION,
         treatments.VARIANTS,

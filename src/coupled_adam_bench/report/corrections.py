@@ -22,28 +22,56 @@ from coupled_adam_bench.page.blocks import (
     Kind,
     P,
     Text,
+    label_in,
     listed,
     place_of,
     symbol,
 )
-from coupled_adam_bench.page.formats import MISSING, interval, p_value, plural, significant
+from coupled_adam_bench.page.formats import (
+    MISSING,
+    interval,
+    p_equals,
+    p_value,
+    plural,
+    significant,
+)
+from coupled_adam_bench.results.facts import Comparison, Outcome
+from coupled_adam_bench.results.groups import GROUP
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import compare, paired_text
-from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Placed, Row, Section
-from coupled_adam_bench.statistics.paired import paired_test
+from coupled_adam_bench.statistics.compare import TWO_SIDED, TWO_SIDED_PAIRED
+from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Row, Section
 from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
-from coupled_adam_bench.statistics.student import ALPHA, equivalence_p
+from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.plan import Plan
 
 TESTS = {
-    "p_value": "Student's t-test, as in the paper",
+    "p_value": "Student's t-test, one-sided, as in the paper",
     "p_bh": "the same, two-sided, after Benjamini-Hochberg",
     "p_holm": "the same, two-sided, after Holm",
-    "p_paired": "paired t-test",
-    "p_paired_holm": "paired t-test, two-sided, after Holm",
+    TWO_SIDED_PAIRED: "paired t-test, two-sided",
+    "p_paired_holm": "the same, after Holm, which decides on this page",
 }
 """The label of each p-value whose findings are counted."""
+
+
+def tested_rows(study: StudyResults, name: str) -> list[Row]:
+    """Return the comparisons of the best mean of a table, as rows: all their tests, with the group,
+    the metric and the comparison."""
+    rows: list[Row] = []
+    for group, metric in product(study.layout.groups[name], study.layout.columns(name)):
+        for key, fact in study.at(group, metric).items():
+            of_best = [each for each in fact.against.values() if "bold" in each.row]
+            for each in of_best:
+                if each.row["optimizer"] == key:
+                    ours = {GROUP: group, METRIC: metric, COMPARISON: each}
+                    rows.append({**each.row, "p_paired_holm": each.p_corrected, **ours})
+    return rows
+
+
+METRIC, COMPARISON = "measured", "comparison"
+"""The keys under which these rows have their metric and their comparison."""
 
 
 def _p(value: float) -> Cell:
@@ -68,37 +96,37 @@ def _count(count: int) -> Cell:
     return Cell(str(count), "" if count else "zero")
 
 
-def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) -> Iterator[Block]:
+def _survivors(study: StudyResults, name: str, rows: Sequence[Row]) -> Iterator[Block]:
     """Say what of a table's findings survives."""
-    title, metrics = study.tables[name].title, study.columns(name)
-    bold: defaultdict[Any, list[Placed]] = defaultdict(list)
-    for each in comparisons:
-        if each.row["bold"]:
-            bold[each.group.place, each.metric.name].append(each)
+    title, metrics = study.layout.tables[name].title, study.layout.columns(name)
+    bold: defaultdict[Any, list[Comparison]] = defaultdict(list)
+    for row in rows:
+        if row["bold"]:
+            bold[row[GROUP].place, row["metric"]].append(row[COMPARISON])
 
-    def surviving(column: str) -> int:
+    def surviving(*outcomes: Outcome) -> int:
         # A value that is missing altogether keeps none from being bold, and has no test.
         survivors = 0
-        for values in bold.values():
-            there = [c.row[column] for c in values if c.row["n_reference"]]
-            survivors += all(p < ALPHA for p in there)
+        for found in bold.values():
+            there = [each for each in found if each.row["n_reference"]]
+            survivors += all(each.outcome in outcomes for each in there)
         return survivors
 
     yield Heading(f"{title}: what survives a correction")
     is_are = "is" if len(bold) == 1 else "are"
+    uncorrected = surviving(Outcome.BETTER, Outcome.BETTER_UNCORRECTED)
     yield Text(
-        f"{plural(len(bold), 'value')} of the table {is_are} bold. By tests paired by seed,"
-        f" {surviving('p_paired')} of them are significant, and {surviving('p_paired_holm')} after"
-        " Holm's correction."
+        f"{plural(len(bold), 'value')} of the table {is_are} bold. By two-sided tests paired by"
+        f" seed, {uncorrected} of them are better than all others, and"
+        f" {surviving(Outcome.BETTER)} after Holm's correction."
         if bold
         else "No value of the table is bold."
     )
     lines = []
     for column, label in TESTS.items():
         counts = dict.fromkeys(metrics, 0)
-        for each in comparisons:
-            if each.metric in counts:
-                counts[each.metric] += bool(each.row[column] < ALPHA)
+        for row in rows:
+            counts[row[METRIC]] += bool(row[column] < ALPHA)
         cells = [_count(count) for count in counts.values()]
         lines.append([label, *cells, str(sum(counts.values()))])
     caption = Markup("Comparisons with <i>p</i> &lt; 0.05, by test and metric")
@@ -109,17 +137,13 @@ def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) ->
 def _equal(study: StudyResults, name: str) -> Iterator[str]:
     """Yield which optimizers two one-sided tests, paired by seed, show to be equal within the
     study's margins."""
-    for group, metric in product(study.groups[name], study.columns(name)):
+    for group, metric in product(study.layout.groups[name], study.layout.columns(name)):
         margin = study.plan.statistics.margins.get(metric.name, nan)
-        for (one, ours), (other, theirs) in combinations(
-            study.scores_by_seed(group, metric).items(), 2
-        ):
-            pairs = paired_test(ours, theirs, metric.larger_wins)
-            p = equivalence_p(pairs.difference, pairs.standard_error, pairs.n - 1, margin)
+        for one, other in combinations(study.at(group, metric).values(), 2):
+            p = one.against[other.optimizer].p_equivalent
             if p < ALPHA:
-                labels = (group.optimizer_labels[key] for key in (one, other))
-                yield Markup("{} and {}: {} is equal within {:g} ({}, <i>p</i> = {}).").format(
-                    *labels, symbol(metric), margin, place_of(group), p_value(p)
+                yield Markup("{} and {}: {} is equal within {:g} ({}, <i>p</i> {}).").format(
+                    one.label, other.label, symbol(metric), margin, place_of(group), p_equals(p)
                 )
 
 
@@ -137,26 +161,23 @@ _TEXT: tuple[tuple[str, Kind] | Metric, ...] = (
 )
 
 
-def _text_line(pair: Sequence[Placed]) -> list[str | Cell]:
+def _text_line(rows: Sequence[Row]) -> list[str | Cell]:
     """Return the line of two optimizers, given their rows of ``paired.csv``: of all seeds where
     there are several.
 
-    Beside the loss stands at how many seeds it differs in the same direction as over all.
+    Next to the loss stands at how many seeds it differs in the same direction as over all.
     """
-    first, rows = pair[0], [each.row for each in pair]
-    seed = ALL_SEEDS if any(row["seed"] == ALL_SEEDS for row in rows) else first.row["seed"]
+    first = rows[0]
+    seed = ALL_SEEDS if any(row["seed"] == ALL_SEEDS for row in rows) else first["seed"]
     shown = {(row["unit"], row["task"]): row for row in rows if row["seed"] == seed}
     loss = shown[HELD_OUT, METRICS["loss"].task]
     of_seeds = [
         row["difference"] for row in rows if row["unit"] == HELD_OUT and row["seed"] != ALL_SEEDS
     ]
     agreeing = sum(difference * loss["difference"] > 0 for difference in of_seeds)
-    place = [
-        first.group.tokens_label,
-        first.group.model_label,
-        first.label("optimizer"),
-        first.label("reference"),
-    ]
+    group = first[GROUP]
+    labels = [group.optimizer_labels[first[side]] for side in ("optimizer", "reference")]
+    place = [group.tokens_label, group.model_label, *labels]
     accuracy = _text_cells(shown.get((DOCUMENTS, AVERAGE)))
     return [*place, *_text_cells(loss), f"{agreeing} of {len(of_seeds)}", *accuracy]
 
@@ -179,54 +200,57 @@ def _same_text(material: Material) -> Iterator[Block]:
         )
     )
     for table, rows in material.by_table(paired_text.STATISTIC):
-        pairs: defaultdict[Any, list[Placed]] = defaultdict(list)
-        for each in rows:
-            pairs[each.group.place, each.row["optimizer"]].append(each)
+        pairs: defaultdict[Any, list[Row]] = defaultdict(list)
+        for row in rows:
+            pairs[row[GROUP].place, row["optimizer"]].append(row)
         lines = [_text_line(found) for found in pairs.values()]
         yield Heading(table.title, 4)
         yield Grid(f"The same text, {table.title}", listed(*_TEXT), lines, tall=True)
 
 
-def _number(heading: str, column: str) -> Column[Placed]:
-    return Column(heading, lambda c: significant(c.row[column]), "number")
+def _number(heading: str, column: str) -> Column[Row]:
+    return Column(heading, lambda row: significant(row[column]), "number")
 
 
-def _p_column(heading: str, column: str) -> Column[Placed]:
-    return Column(Markup("<i>p</i>{}").format(heading), lambda c: _p(c.row[column]), "number")
+def _p_column(heading: str, column: str) -> Column[Row]:
+    return Column(Markup("<i>p</i>{}").format(heading), lambda row: _p(row[column]), "number")
 
 
-def _ends(heading: str, of: str) -> Column[Placed]:
-    return Column(heading, lambda c: _interval(c.row, of), "number")
+def _ends(heading: str, of: str) -> Column[Row]:
+    return Column(heading, lambda row: _interval(row, of), "number")
 
 
-def _significance(c: Placed) -> str:
-    if c.row["rule"] == compare.BETTER:
+def _significance(row: Row) -> str:
+    if row["rule"] == compare.BETTER:
         return "not tested"
-    return "yes" if c.row["significant"] else "no"
+    return "yes" if row["significant"] else "no"
 
 
-_NUMBERS: tuple[Column[Placed], ...] = (
+_NUMBERS: tuple[Column[Row], ...] = (
     *PLACE_COLUMNS,
-    Column("Metric", lambda c: symbol(c.metric), "row"),
-    Column("Better", lambda c: c.label("optimizer")),
-    Column("than", lambda c: c.label("reference")),
+    Column("Metric", lambda row: symbol(row[METRIC]), "row"),
+    Column("Better mean", label_in("optimizer")),
+    Column("than", label_in("reference")),
     _number("difference", "difference"),
     _ends("95 % interval", ""),
     _number(Markup("<i>t</i>"), "t"),
-    _p_column("", "p_value"),
+    _p_column("", TWO_SIDED),
     _p_column(", B.-H.", "p_bh"),
     _p_column(", Holm", "p_holm"),
-    _p_column(", Welch", "p_welch"),
-    Column("pairs", lambda c: str(c.row["n_pairs"]), "number"),
-    _p_column(", paired", "p_paired"),
+    Column("pairs", lambda row: str(row["n_pairs"]), "number"),
     _ends("95 % interval, paired", "paired_"),
-    _p_column(", sign flips", "p_permutation"),
+    _p_column(", paired", TWO_SIDED_PAIRED),
+    _p_column(", paired, Holm", "p_paired_holm"),
+    Column("Decided", lambda row: row[COMPARISON].outcome),
+    _p_column(", one-sided", "p_value"),
+    _p_column(", one-sided, Welch", "p_welch"),
+    _p_column(", one-sided, sign flips", "p_permutation"),
     _ends("bootstrap", "bootstrap_"),
     _number(Markup("Hedges <i>g</i>"), "hedges_g"),
-    Column("Significant", _significance),
-    Column("Remark", lambda c: c.row["reason"], "wrap"),
+    Column("By the rule of bold", _significance),
+    Column("Remark", lambda row: row["reason"], "wrap"),
 )
-_EQUIVALENCE: tuple[Column[Placed], ...] = (
+_EQUIVALENCE: tuple[Column[Row], ...] = (
     _number("margin", "margin"),
     _p_column(", within the margin", "p_equivalence"),
     _p_column(", within the margin, paired", "p_equivalence_paired"),
@@ -237,11 +261,13 @@ margin."""
 
 _INTRODUCTION = Markup(
     "In each block and metric, the optimizer with the best mean is compared with each other one."
-    " What is bold follows {}; all else here is for information. P-values over seeds are one-sided,"
-    " and the data choose their direction, as in the paper: of two equal optimizers one comes out"
-    " significantly better in 10 % of the cases. Corrected p-values are two-sided, and corrected"
-    " for all pairs of optimizers in all blocks and metrics of the table. Intervals are two-sided,"
-    " at 95 %. Numbers below 0.05 are set in a heavier type. The whole lists are <a"
+    " Two rules stand beside each other. What is bold follows {}. What is decided is that of"
+    " <a href='#verdict'>who is better</a>: the two-sided paired test after Holm's correction, over"
+    " all pairs of optimizers in all blocks and metrics of the table. A comparison of the same runs"
+    " that several tables have is decided in the first. Columns that are called one-sided are of"
+    " tests whose direction the data choose, as in the paper: of two equal optimizers one comes out"
+    " significantly better in 10 % of the cases. All other p-values, and the intervals at 95 %, are"
+    " two-sided. Numbers below 0.05 are set in a heavier type. The whole lists are <a"
     ' href="../tests.csv">tests.csv</a> and <a href="../paired.csv">paired.csv</a>.'
 )
 
@@ -271,15 +297,17 @@ def _blocks(material: Material) -> Iterator[Block]:
     study = material.study
     yield Text(_INTRODUCTION.format(compare.RULES[material.plan.statistics.bold].says))
     yield from _shared_text(material.plan)
-    every = []
-    for name in study.tables:
-        comparisons = material.placed(compare.STATISTIC, name)
-        if study.tables[name].rules.tested and comparisons:
-            yield from _survivors(study, name, comparisons)
-        every += comparisons
+    every: list[Row] = []
+    for name in study.layout.tables:
+        rows = tested_rows(study, name)
+        if study.layout.tables[name].rules.tested and rows:
+            yield from _survivors(study, name, rows)
+        # The same runs are compared once on the page; tests.csv has them in each table.
+        here = ("", study.layout.tables[name].title)
+        every += [row for row in rows if row[COMPARISON].decided_in in here]
     # What is not significantly different is equal only where a test says so.
     if margins := material.plan.statistics.margins:
-        equal = [text for name in study.tables for text in _equal(study, name)]
+        equal = [text for name in study.layout.tables for text in _equal(study, name)]
         yield Heading("Equal within a margin")
         yield Text(
             "Margins of the study are {}. Every two optimizers are tested alone, by two one-sided"
@@ -295,7 +323,7 @@ def _blocks(material: Material) -> Iterator[Block]:
         yield Items(equal)
     yield from _same_text(material)
     yield Heading("All comparisons over seeds")
-    title = Column[Placed]("Table", lambda c: study.tables[c.group.table].title)
+    title = Column[Row]("Table", lambda row: study.layout.tables[row[GROUP].table].title)
     columns = [title, *_NUMBERS, *(_EQUIVALENCE if margins else ())]
     yield Fold(plural(len(every), "comparison"), [Grid("Tests", columns, every, tall=True)])
 

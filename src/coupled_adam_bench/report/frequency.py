@@ -21,7 +21,7 @@ from coupled_adam_bench.page.blocks import (
     listed,
     place_of,
 )
-from coupled_adam_bench.page.formats import MISSING, fixed, with_interval
+from coupled_adam_bench.page.formats import MISSING, difference_with_interval, fixed
 from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
@@ -54,10 +54,10 @@ MATRIX_METRICS = tuple(
 def difference(study: StudyResults, group: Group, metric: Metric, key: str, reference: str) -> str:
     """Return an optimizer's mean difference to the reference, seed by seed, with its interval if it
     has one."""
-    by_seed = study.by_seed(group, metric)
+    by_seed = {each: fact.by_seed for each, fact in study.at(group, metric).items()}
     test = paired_test(by_seed[key], by_seed[reference], metric.larger_wins)
     if not math.isnan(test.difference):
-        return with_interval(test.difference, test.low, test.high, metric.digits)
+        return difference_with_interval(test.difference, test.low, test.high, metric.digits)
     ours = [
         by_seed[key][seed] - by_seed[reference][seed]
         for seed in by_seed[key]
@@ -67,12 +67,10 @@ def difference(study: StudyResults, group: Group, metric: Metric, key: str, refe
 
 
 def _values(study: StudyResults, group: Group, metrics: tuple[Metric, ...]) -> list[list[Cell]]:
-    samples = [study.samples(group, metric) for metric in metrics]
-    digits = [metric.digits for metric in metrics]
     rows = []
     for key in group.cells:
-        of_key = [by_key[key] for by_key in samples]
-        rows.append([*zip(of_key, digits, strict=True)])
+        facts = [study.at(group, metric)[key] for metric in metrics]
+        rows.append([(list(fact.by_seed.values()), fact.metric.digits) for fact in facts])
     return aligned_cells(rows)
 
 
@@ -101,7 +99,8 @@ def _of_text(
     study: StudyResults, group: Group, band: Band, metrics: tuple[Metric, ...]
 ) -> Iterator[list[str | Cell]]:
     """Yield the line of a model with the training text's own frequencies, if it was measured."""
-    best = [study.best_in(group, metric) for metric in metrics]
+    first = next(iter(group.cells))
+    best = [study.at(group, metric)[first].best for metric in metrics]
     if any(best):
         line: list[str | Cell] = [band.label, "frequencies of the training text"]
         for metric, values in zip(metrics, best, strict=True):
@@ -138,13 +137,13 @@ _INTRODUCTION = Markup(
 def _blocks(material: Material) -> Iterator[Block]:
     study = material.study
     names = [metric.name for metrics in BAND_METRICS.values() for metric in metrics]
-    if not study.groups or not any(
+    if not study.layout.groups or not any(
         (cell, name) in study.values for cell in study.plan.cells for name in names
     ):
         return
     yield Text(_INTRODUCTION)
-    for name, groups in study.groups.items():
-        title = study.tables[name].title
+    for name, groups in study.layout.groups.items():
+        title = study.layout.tables[name].title
         yield Heading(title)
         yield Text(groups_left_out(groups))
         for number, group in enumerate(groups_shown(groups)):

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from coupled_adam_bench.machine.progress import say
-from coupled_adam_bench.page.formats import plural
 from coupled_adam_bench.report.contents import sections, statistics_of
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS as FIGURE_ENDINGS
 from coupled_adam_bench.report.figures import figures_of, write_figures
@@ -27,7 +26,7 @@ from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.compare import STATISTIC as TESTS
-from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import atomic_path, move_aside, remove, sha256_file, write_text
@@ -63,8 +62,8 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
     )
     write_csv(results, (places.out or places.study_dir) / "results.csv")
     layout = layout_of(plan)
-    tests = compare(StudyResults(layout, results))
-    return Material(StudyResults(layout, results, tests), places.runs, places.study_dir, places.out)
+    study = decide(StudyResults(layout, results))
+    return Material(study, places.runs, places.study_dir, places.out)
 
 
 _EMBEDDED_BYTES = 1_000_000
@@ -102,7 +101,6 @@ def write_page(
     blocks.
     """
     environment = html_environment(templates_dir)
-    environment.filters["plural"] = plural
     environment.globals["figures"] = figures
     environment.globals["render"] = lambda template, values: Markup(
         environment.get_template(template).render(**values)
@@ -122,7 +120,7 @@ def write_report(material: Material, templates_dir: Path) -> None:
     """Write ``report/index.html`` from the material of a study, whose figures are in its folder
     ``out``."""
     plan, folder = material.plan, material.out
-    shown = [(section.titled(plan), list(section.blocks(material))) for section in sections()]
+    shown = [(section, list(section.blocks(material))) for section in sections()]
     captions = figures_of(plan)
     sources = _figure_sources(folder / "figures", captions)
     figures = {name: (sources[name], text) for name, text in captions.items()}

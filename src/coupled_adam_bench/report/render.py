@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas import DataFrame
 
+from coupled_adam_bench.page.formats import plural
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, Value, build_tables
 from coupled_adam_bench.results.sample import summarize
@@ -67,7 +68,9 @@ def latex_environment(templates_dir: Path) -> Environment:
 
 def html_environment(templates_dir: Path) -> Environment:
     """Return the jinja2 environment of the HTML templates."""
-    return _environment(templates_dir / "html", autoescape=True)
+    environment = _environment(templates_dir / "html", autoescape=True)
+    environment.filters["plural"] = plural
+    return environment
 
 
 _UNITS_OF_INCH = {"in": 1.0, "cm": 2.54, "mm": 25.4, "pt": 72.27}
@@ -212,5 +215,5 @@ def write_tables(study: StudyResults, out_dir: Path, templates_dir: Path) -> Non
         write_text(out_dir / f"{table.name}.html", render_html(table, templates_dir))
         write_text(out_dir / f"{table.name}.md", markdown(table))
         write_csv(numbers(table), out_dir / f"{table.name}.csv")
-    for setup in setup_tables(study.plan):
+    for setup in setup_tables(study.layout.plan):
         write_text(out_dir / f"{setup.name}.tex", render_setup(setup, templates_dir))

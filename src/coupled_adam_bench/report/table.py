@@ -1,9 +1,9 @@
 """The content of a printed table as plain text, which all renderers share."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from math import isnan, nan
 
 from coupled_adam_bench.page.blocks import Cell
 from coupled_adam_bench.page.formats import (
@@ -14,17 +14,16 @@ from coupled_adam_bench.page.formats import (
     shorthand,
     significant,
 )
+from coupled_adam_bench.results.facts import Fact
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.sample import summarize
-from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.candidates import edges_of
+from coupled_adam_bench.results.study_results import LOSS, StudyResults
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS, HELD_OUT_SIZES, Metric
+from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS, Metric
 from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.config.execution import BoldRule
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.tuning import chosen_settings
 
 
 @dataclass(frozen=True)
@@ -132,14 +131,48 @@ MEANS_NOTE = (
 )
 
 
-def _value(study: StudyResults, group: Group, metric: Metric, key: str) -> Value:
-    values = tuple(study.samples(group, metric)[key])
-    bold = study.bold(group, metric) == key
-    return Value(shorthand(summarize(values), metric.digits), bold, values=values)
+_WORSE = "†"
+"""The mark of a loss that is worse than that of guessing."""
+_LONGEST = 1000
+"""From here on a number of a run that is worse than guessing is printed in two digits, so that its
+row is as wide as others."""
 
 
-def _values(study: StudyResults, group: Group, key: str) -> tuple[Value, ...]:
-    return tuple(_value(study, group, metric, key) for metric in study.columns(group.table))
+def _value(fact: Fact, has_failed: bool) -> Value:
+    """Return a fact as it is printed; the run ``has_failed`` if its loss is worse than guessing."""
+    number = shorthand(fact.sample, fact.metric.digits)
+    if has_failed and abs(fact.sample.mean) >= _LONGEST:
+        number = Shorthand(significant(fact.sample.mean, 2))
+    if fact.is_worse_than_guessing:
+        number = replace(number, mean=number.mean + _WORSE)
+    return Value(number, fact.bold, values=tuple(fact.by_seed.values()))
+
+
+def _values(
+    study: StudyResults, group: Group, key: str, columns: Sequence[Metric]
+) -> tuple[Value, ...]:
+    has_failed = study.facts[group.place, LOSS.name][key].is_worse_than_guessing
+    facts = [study.facts[group.place, metric.name][key] for metric in columns]
+    return tuple(_value(fact, has_failed) for fact in facts)
+
+
+def _facts(study: StudyResults, name: str, columns: Sequence[Metric]) -> list[Fact]:
+    """Return the facts of some columns of a table, group by group."""
+    found: list[Fact] = []
+    for group in study.layout.groups[name]:
+        for metric in columns:
+            found += study.facts[group.place, metric.name].values()
+    return found
+
+
+def _measured_columns(study: StudyResults, name: str) -> tuple[Metric, ...]:
+    """Return the columns of a table that any run has a value of; all if none has one."""
+    columns = study.layout.columns(name)
+    measured = []
+    for metric in columns:
+        if any(fact.is_measured for fact in _facts(study, name, [metric])):
+            measured.append(metric)
+    return tuple(measured) or columns
 
 
 def _caption(plan: Plan, groups: tuple[Group, ...]) -> str:
@@ -165,49 +198,50 @@ def _bold_note(table: Table, rule: BoldRule) -> str:
     return f"Bold: significantly better than {others} ({RULES[rule].says}, p < {ALPHA:g})."
 
 
-def _missing_notes(study: StudyResults, name: str, shown: list[Value]) -> list[str]:
-    missing = sum(value.missing for value in shown)
-    if not missing:
-        return []
-    samples: list[list[float]] = []
-    for group in study.groups[name]:
-        for metric in study.columns(name):
-            samples += study.samples(group, metric).values()
-    note = (
-        f"Missing ({MISSING}): {missing} of {len(shown)} values, where runs diverged, lack an"
-        " evaluation or have an undefined metric; tests.csv has the reasons."
-    )
-    if any(0 < summarize(sample).n < len(sample) for sample in samples):
-        note += (
-            " Where an optimizer lacks only some of its seeds, nothing in that column of its block"
-            " is bold."
+def _missing_notes(facts: Sequence[Fact], left_out: Sequence[Metric]) -> list[str]:
+    """Say what is missing among the values of a table, and which columns were ``left_out``."""
+    notes = []
+    if left_out:
+        names = ", ".join(metric.description for metric in left_out)
+        notes.append(f"Left out, since no run has a value: {names}.")
+    missing = sum(math.isnan(fact.sample.mean) for fact in facts)
+    if missing:
+        note = (
+            f"Missing ({MISSING}): {missing} of {len(facts)} values, where runs diverged, lack an"
+            " evaluation or have an undefined metric; tests.csv has the reasons."
         )
-    return [note]
+        if any(0 < fact.sample.n < len(fact.by_seed) for fact in facts):
+            note += (
+                " Where an optimizer lacks only some of its seeds, nothing in that column of its"
+                " block is bold."
+            )
+        notes.append(note)
+    return notes
 
 
-def _held_out_notes(study: StudyResults, name: str) -> list[str]:
-    """Say how much text a loss is over, where the table has one and its size is known."""
-    if all(metric.stage != "test_loss" for metric in study.columns(name)):
+def _guessing_notes(losses: Sequence[Fact]) -> list[str]:
+    """Say what the mark of a loss means that is worse than guessing."""
+    found = sorted({fact.guessing for fact in losses if fact.is_worse_than_guessing})
+    if not found:
         return []
-    values = study.values_of(dict.fromkeys(HELD_OUT_SIZES, "test"))
-    ids: list[str] = []
-    for group in study.groups[name]:
-        for cells in group.cells.values():
-            ids += [cell.id for cell in cells]
-    sizes = []
-    for size in HELD_OUT_SIZES:
-        of_cells = [values.get((cell, size), nan) for cell in ids]
-        sizes.append([value for value in of_cells if not isnan(value)])
-    _, documents = sizes
+    guessing = ", ".join(fixed(each, LOSS.digits) for each in found)
+    return [f"{_WORSE}: worse than guessing, a loss above that of equal probabilities, {guessing}."]
+
+
+def _held_out_notes(facts: Sequence[Fact]) -> list[str]:
+    """Say how much text a loss is over, where the table has one and its size is known."""
+    losses = [fact for fact in facts if fact.metric.stage == "test_loss"]
+    tokens = [size for fact in losses for size in fact.held_out_tokens]
+    documents = [size for fact in losses for size in fact.held_out_documents]
     if not documents:
         return []
     # Cells that were evaluated on other text have other sizes: then the note has both ends.
     ranges = []
-    for found in sizes:
+    for found in (tokens, documents):
         ends = sorted({min(found), max(found)})
         ranges.append(" to ".join(f"{value:,.0f}" for value in ends))
     n_tokens, n_documents = ranges
-    if any(study.plan.cells[cell].training.data_order == "pairs" for cell in ids):
+    if any(fact.group.first.training.data_order == "pairs" for fact in losses):
         return [f"Losses are over all {n_tokens} pairs of their source, so they are exact."]
     few = (
         ", which are few: other text may give another loss (paired.csv)"
@@ -217,16 +251,14 @@ def _held_out_notes(study: StudyResults, name: str) -> list[str]:
     return [f"Losses are over {n_tokens} tokens of {n_documents} held-out documents{few}."]
 
 
-def _best_notes(study: StudyResults, name: str) -> list[str]:
+def _best_notes(facts: Sequence[Fact], columns: Sequence[Metric]) -> list[str]:
     """Say where the metrics of a table are best that have no better side."""
     notes = []
-    for metric in study.columns(name):
+    for metric in columns:
         if metric.best_at is None:
             continue
         # Where the best value depends on the text, studies of several texts have several.
-        found = sorted(
-            {best for group in study.groups[name] for best in study.best_in(group, metric)}
-        )
+        found = sorted({best for fact in facts if fact.metric == metric for best in fact.best})
         if found:
             place = " to ".join(
                 dict.fromkeys(fixed(best, metric.digits) for best in (found[0], found[-1]))
@@ -248,31 +280,28 @@ def _best_notes(study: StudyResults, name: str) -> list[str]:
     return notes
 
 
-def _edge_notes(study: StudyResults, name: str) -> list[str]:
+def _edge_notes(losses: Sequence[Fact], n_groups: int) -> list[str]:
     """Warn of settings that a trial chose at the edge of what it tried."""
-    tunings, groups, found = study.plan.tunings, study.groups[name], []
-    for group in groups:
-        place = f" at D = {group.tokens_label}, N = {group.model_label}" if len(groups) > 1 else ""
-        for cell, *_ in group.cells.values():
-            if cell.tuning is not None and cell.id != cell.slot:
-                tuning = tunings[cell.tuning]
-                for text, end in edges_of(tuning, chosen_settings(tuning, cell)):
-                    found.append(f"{cell.optimizer.label}{place} ({text}, the {end})")
-    return (
-        [
-            "Warning: chosen at the edge of what was tried, beyond which better settings may lie:"
-            f" {', '.join(found)}."
-        ]
-        if found
-        else []
-    )
+    found = []
+    for fact in losses:
+        group = fact.group
+        place = f" at D = {group.tokens_label}, N = {group.model_label}" if n_groups > 1 else ""
+        found += [f"{fact.label}{place} ({edge})" for edge in fact.edges]
+    if not found:
+        return []
+    return [
+        "Warning: chosen at the edge of what was tried, beyond which better settings may lie:"
+        f" {', '.join(found)}."
+    ]
 
 
 def _build(study: StudyResults, declaration: Table) -> PrintedTable:
-    name, plan = declaration.name, study.plan
-    groups = study.groups[name]
+    name, plan = declaration.name, study.layout.plan
+    groups, columns = study.layout.groups[name], _measured_columns(study, name)
     # All rows are aligned together, since they stand below each other.
-    values = iter(aligned([_values(study, group, key) for group in groups for key in group.cells]))
+    values = iter(
+        aligned([_values(study, group, key, columns) for group in groups for key in group.cells])
+    )
     rows = tuple(
         Row(
             group.tokens_label,
@@ -286,21 +315,24 @@ def _build(study: StudyResults, declaration: Table) -> PrintedTable:
         for group in groups
         for key, label in group.optimizer_labels.items()
     )
+    facts, losses = _facts(study, name, columns), _facts(study, name, [LOSS])
+    left_out = [metric for metric in study.layout.columns(name) if metric not in columns]
     notes = (
         _seed_note(groups),
         _bold_note(declaration, plan.statistics.bold),
-        *_edge_notes(study, name),
-        *_best_notes(study, name),
-        *_held_out_notes(study, name),
-        *_missing_notes(study, name, [value for row in rows for value in row.cells]),
+        *_edge_notes(losses, len(groups)),
+        *_best_notes(facts, columns),
+        *_held_out_notes(facts),
+        *_guessing_notes(losses),
+        *_missing_notes(facts, left_out),
         f"Protocol: {plan.protocol_label}.",
     )
     caption = _caption(plan, groups)
     return PrintedTable(
-        declaration, name, declaration.title, plan.name, caption, study.columns(name), rows, notes
+        declaration, name, declaration.title, plan.name, caption, columns, rows, notes
     )
 
 
 def build_tables(study: StudyResults) -> tuple[PrintedTable, ...]:
-    """Return the tables of a study: values from ``results.csv``, bold type from ``tests.csv``."""
-    return tuple(_build(study, declaration) for declaration in study.tables.values())
+    """Return the tables of a study, as its facts have them."""
+    return tuple(_build(study, declaration) for declaration in study.layout.tables.values())

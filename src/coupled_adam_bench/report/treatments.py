@@ -23,9 +23,9 @@ from coupled_adam_bench.page.blocks import (
     symbol,
 )
 from coupled_adam_bench.page.formats import MISSING
-from coupled_adam_bench.report.contrasts import CENTERED
 from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group, Values
+from coupled_adam_bench.statistics.decisions import CENTERED
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from embedding_geometry.rows import SUBWORDS
@@ -78,8 +78,8 @@ def _variants(material: Material) -> Iterator[Block]:
         return
     yield Text(_WAYS)
     yield Text(_NOT_TESTED.format(symbol(METRICS["isotropy"])))
-    for name, groups in study.groups.items():
-        title = study.tables[name].title
+    for name, groups in study.layout.groups.items():
+        title = study.layout.tables[name].title
         yield Heading(f"At the sizes of {title}")
         yield Text(groups_left_out(groups))
         values = {"as trained": study.values} | treated
@@ -152,8 +152,8 @@ def _similarities(
 def _word_similarity(material: Material) -> Iterator[Block]:
     study = material.study
     shown: dict[str, Sequence[Block]] = {}
-    for name, groups in study.groups.items():
-        title = study.tables[name].title
+    for name, groups in study.layout.groups.items():
+        title = study.layout.tables[name].title
         grids: list[Block] = []
         for group in groups_shown(groups):
             grid = _similarities(group, study.measured, title)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,25 @@ def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
 def describe_settings(candidate: Candidate) -> str:
     """Return a candidate's settings as text, such as ``learning_rate 0.001, lr_factor 0.5``."""
     return ", ".join(f"{name} {json.dumps(value)}" for name, value in candidate.settings.items())
+
+
+def edge(value: Any, values: Sequence[Any]) -> str | None:
+    """Return whether a chosen value is the ``least`` or the ``largest`` of several numbers that
+    were tried."""
+    numbers = {
+        each for each in values if isinstance(each, int | float) and not isinstance(each, bool)
+    }
+    if len(numbers) < 2 or isinstance(value, bool) or value not in (min(numbers), max(numbers)):
+        return None
+    return "least" if value == min(numbers) else "largest"
+
+
+def edges_of(tuning: Tuning, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each of the chosen settings that lies at the edge of what was tried, as text, and at
+    which edge."""
+    for name, value in settings.items():
+        if (found := edge(value, [one.settings[name] for one in tuning.candidates])) is not None:
+            yield f"{name} {value:g}", found
 
 
 def choice_record(tuning: Tuning, tried: Sequence[Tried]) -> dict[str, Any]:

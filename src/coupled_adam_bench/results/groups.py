@@ -24,6 +24,8 @@ PLACE: dict[str, type] = {
 }  # fmt: skip
 """The columns of tests.csv that tell groups apart."""
 GROUP_COLUMNS = tuple(PLACE)
+GROUP = "group"
+"""The key under which a row of a statistic has its group."""
 
 
 # The settings of a study that can change a number, data, models and optimizers left out.
@@ -74,13 +76,19 @@ class Group:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The values of ``GROUP_COLUMNS`` by name."""
-        return dict(zip(GROUP_COLUMNS, self.place, strict=True))
+        """The values of ``GROUP_COLUMNS`` by name, and the group itself: what a row of a statistic
+        about it begins with."""
+        return dict(zip(GROUP_COLUMNS, self.place, strict=True)) | {GROUP: self}
 
     @property
     def optimizer_labels(self) -> dict[str, str]:
         """The label of each optimizer, by its key."""
         return {key: cells[0].optimizer.label for key, cells in self.cells.items()}
+
+    def ids(self, key: str) -> tuple[str, ...]:
+        """Return the ids of an optimizer's cells, which tell whether another table has the same
+        runs."""
+        return tuple(cell.id for cell in self.cells[key])
 
     def samples(self, values: Values, metric: Metric) -> dict[str, list[float]]:
         """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
@@ -108,6 +116,17 @@ class Layout:
     labels: dict[Setup, str]
     tables: dict[str, Table]
     groups: dict[str, tuple[Group, ...]]
+
+    def columns(self, table: str) -> tuple[Metric, ...]:
+        """Return the metrics of a table."""
+        return tuple(self.metrics[name] for name in self.tables[table].columns)
+
+    def optimizer_labels(self, table: str) -> dict[str, str]:
+        """Return the labels of a table's optimizers by their keys."""
+        labels: dict[str, str] = {}
+        for group in self.groups[table]:
+            labels |= group.optimizer_labels
+        return labels
 
 
 def layout_of(plan: Plan) -> Layout:

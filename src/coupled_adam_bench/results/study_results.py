@@ -1,20 +1,23 @@
-"""The results of a study as tables, figures and report need them, and pairs of optimizers seed by
-seed."""
+"""The results of a study, and the facts that are made of them once."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isnan, nan
+from math import isnan, log, nan
 from typing import Any
 
 from pandas import DataFrame
 
-from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, Values
+from coupled_adam_bench.results.choices import edges_of
+from coupled_adam_bench.results.facts import Comparison, Fact, Facts
+from coupled_adam_bench.results.groups import Group, Layout, Values
 from coupled_adam_bench.results.rounding import difference
-from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, METRICS, Metric
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.tuning import chosen_settings
+
+LOSS = METRICS["loss"]
 
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:
@@ -26,13 +29,27 @@ def records(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
+class Decided:
+    """What was decided of the metrics of each place: all comparisons, and what is bold.
+
+    Both are by place and name of the metric. ``bold`` is the key of the optimizer whose value
+    tables print bold, or None.
+    """
+
+    comparisons: Mapping[tuple[tuple[Any, ...], str], Sequence[Comparison]]
+    bold: Mapping[tuple[tuple[Any, ...], str], str | None]
+
+
+@dataclass(frozen=True)
 class StudyResults:
-    """A plan with its layout, ``results.csv`` and, once they are made, the rows of
-    ``tests.csv``."""
+    """A plan with its layout, ``results.csv`` and the facts that follow from them.
+
+    ``decided`` has, once they are made, the comparisons by place and metric.
+    """
 
     layout: Layout
     results: DataFrame
-    tests: DataFrame | None = None
+    decided: "Decided | None" = None
 
     def __post_init__(self) -> None:
         """Refuse the results of another study."""
@@ -46,16 +63,6 @@ class StudyResults:
     def plan(self) -> Plan:
         """The plan that the results belong to."""
         return self.layout.plan
-
-    @property
-    def tables(self) -> dict[str, Table]:
-        """The tables of the study by name, in the order of the report."""
-        return self.layout.tables
-
-    @property
-    def groups(self) -> dict[str, tuple[Group, ...]]:
-        """The groups of each table, in the order of tokens and parameters."""
-        return self.layout.groups
 
     @cached_property
     def measured(self) -> dict[tuple[str, str, str], float]:
@@ -138,52 +145,76 @@ class StudyResults:
         """Return a metric's value in a cell, given the metric's name; NaN if it is not there."""
         return self.values.get((cell.id, metric), nan)
 
-    def columns(self, table: str) -> tuple[Metric, ...]:
-        """Return the metrics of a table."""
-        return tuple(self.layout.metrics[name] for name in self.tables[table].columns)
-
-    def optimizer_labels(self, table: str) -> dict[str, str]:
-        """Return the labels of a table's optimizers by their keys."""
-        return {
-            key: label
-            for group in self.groups[table]
-            for key, label in group.optimizer_labels.items()
-        }
-
-    def scores_by_seed(self, group: Group, metric: Metric) -> dict[str, dict[int, float]]:
-        """Return what is compared of a metric, ``scores``, by optimizer and seed; a value that is
-        not there is NaN."""
-        return group.by_seed(self.scores, metric)
-
-    def samples(self, group: Group, metric: Metric) -> dict[str, list[float]]:
-        """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
-        return group.samples(self.values, metric)
-
-    def by_seed(self, group: Group, metric: Metric) -> dict[str, dict[int, float]]:
-        """Return a metric's values by optimizer and seed; a value that is not there is NaN."""
-        return group.by_seed(self.values, metric)
-
     @cached_property
-    def comparisons(self) -> dict[tuple[tuple[Any, ...], str], list[dict[str, Any]]]:
-        """The rows of ``tests.csv`` by place and name of the metric."""
-        assert self.tests is not None, "these results were made without tests"
-        rows: dict[tuple[tuple[Any, ...], str], list[dict[str, Any]]] = {}
-        for row in records(self.tests):
-            rows.setdefault((tuple(row[name] for name in GROUP_COLUMNS), row["metric"]), []).append(
-                row
+    def facts(self) -> Facts:
+        """The facts of all places and metrics, those that no table shows among them."""
+        facts: dict[tuple[tuple[Any, ...], str], dict[str, Fact]] = {}
+        sizes = self.values_of(dict.fromkeys(HELD_OUT_SIZES, "test"))
+        for group in (group for groups in self.layout.groups.values() for group in groups):
+            edges = {key: self._edges(cells[0]) for key, cells in group.cells.items()}
+            held_out = {key: _held_out(cells, sizes) for key, cells in group.cells.items()}
+            for metric in (METRICS | self.layout.metrics).values():
+                place = group.place, metric.name
+                facts[place] = {}
+                for key, fact in self._measured_facts(group, metric).items():
+                    tokens, documents = held_out[key]
+                    facts[place][key] = replace(
+                        fact,
+                        edges=edges[key],
+                        held_out_tokens=tokens,
+                        held_out_documents=documents,
+                        bold=self.decided is not None and self.decided.bold.get(place) == key,
+                        against=self._against(place, key),
+                    )
+        return facts
+
+    def _measured_facts(self, group: Group, metric: Metric) -> dict[str, Fact]:
+        """Return what was measured of a metric at a place, by optimizer."""
+        values, scores = group.by_seed(self.values, metric), group.by_seed(self.scores, metric)
+        best, lacks_best = tuple(self.best_in(group, metric)), self.lacks_best(group, metric)
+        guessing = log(group.first.vocab_size) if metric == LOSS else nan
+        facts = {}
+        for key, of_key in values.items():
+            missing = sum(map(isnan, of_key.values()))
+            reason = f"{missing} of {len(of_key)} values missing" if missing else lacks_best
+            facts[key] = Fact(
+                group, metric, key, of_key, scores[key], best, reason, guessing=guessing
             )
-        return rows
+        return facts
 
-    def comparisons_of(self, group: Group, metric: Metric) -> list[dict[str, Any]]:
-        """Return the rows of ``tests.csv`` on a group and metric."""
-        return self.comparisons[group.place, metric.name]
+    def _edges(self, cell: Cell) -> tuple[str, ...]:
+        """Return the settings of a tuned cell that lie at the edge of what its trial tried."""
+        if cell.tuning is None or cell.id == cell.slot:
+            return ()
+        tuning = self.plan.tunings[cell.tuning]
+        found = edges_of(tuning, chosen_settings(tuning, cell))
+        return tuple(f"{text}, the {end}" for text, end in found)
 
-    def bold(self, group: Group, metric: Metric) -> str | None:
-        """Return the key of the optimizer whose value is printed bold, or None."""
-        return next(
-            (str(row["optimizer"]) for row in self.comparisons_of(group, metric) if row["bold"]),
-            None,
-        )
+    def _against(self, place: tuple[tuple[Any, ...], str], key: str) -> dict[str, Comparison]:
+        """Return the comparisons of an optimizer by its rivals, each seen from it."""
+        found = {}
+        comparisons = () if self.decided is None else self.decided.comparisons.get(place, ())
+        for each in comparisons:
+            if each.optimizer == key:
+                found[each.rival] = each
+            elif each.rival == key:
+                found[each.optimizer] = each.reversed
+        return found
+
+    def at(self, group: Group, metric: Metric | str) -> Mapping[str, Fact]:
+        """Return the facts of a metric at a place by optimizer; ``KeyError`` for a metric that no
+        study of the plan can have."""
+        return self.facts[group.place, metric if isinstance(metric, str) else metric.name]
+
+
+def _held_out(cells: Sequence[Cell], sizes: Values) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the tokens and the documents of the held-out text of cells, where they are known."""
+    found = []
+    for size in HELD_OUT_SIZES:
+        of_cells = [sizes.get((cell.id, size), nan) for cell in cells]
+        found.append(tuple(value for value in of_cells if not isnan(value)))
+    tokens, documents = found
+    return tokens, documents
 
 
 def rivals(group: Group) -> Iterator[tuple[str, str]]:
@@ -191,17 +222,3 @@ def rivals(group: Group) -> Iterator[tuple[str, str]]:
     paper's tables."""
     reference, *others = group.cells
     yield from ((key, reference) for key in others)
-
-
-def paired_differences(
-    study: StudyResults, group: Group, metric: Metric, one: str, other: str
-) -> dict[int, float]:
-    """Return the differences of two optimizers by every seed that either has, NaN where a value is
-    missing.
-
-    Those of a metric that is best at a value are of the distances from it.
-    """
-    by_seed = study.scores_by_seed(group, metric)
-    first, second = by_seed[one], by_seed[other]
-    seeds = dict.fromkeys((*first, *second))
-    return {seed: difference(first.get(seed, nan), second.get(seed, nan)) for seed in seeds}

@@ -11,6 +11,7 @@ from pandas import DataFrame
 
 from coupled_adam_bench.page.blocks import Block, Figures, Grid, Items, Kind, Text, listed
 from coupled_adam_bench.page.formats import MISSING, fixed, plural, shorthand
+from coupled_adam_bench.results.choices import edges_of
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
@@ -82,25 +83,6 @@ def place_of(cell: Cell) -> str:
     """Return what candidates that are drawn together have in common, as a title."""
     size = cell.model.label or readable_count(cell.n_params)
     return f"N = {size}, D = {cell.tokens_label or readable_count(cell.n_tokens)}"
-
-
-def edge(value: Any, values: Sequence[Any]) -> str | None:
-    """Return whether a chosen value is the ``least`` or the ``largest`` of several numbers that
-    were tried."""
-    numbers = {
-        each for each in values if isinstance(each, int | float) and not isinstance(each, bool)
-    }
-    if len(numbers) < 2 or isinstance(value, bool) or value not in (min(numbers), max(numbers)):
-        return None
-    return "least" if value == min(numbers) else "largest"
-
-
-def edges_of(tuning: Tuning, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each of the chosen settings that lies at the edge of what was tried, as text, and at
-    which edge."""
-    for name, value in settings.items():
-        if (found := edge(value, [one.settings[name] for one in tuning.candidates])) is not None:
-            yield f"{name} {value:g}", found
 
 
 _BEYOND = {"least": "smaller", "largest": "larger"}

@@ -23,9 +23,9 @@ that are each the same with all seeds.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from pandas import DataFrame
@@ -184,7 +184,7 @@ def _untested(first: Side, second: Side) -> Row:
     missing = [f"{key}: missing" for key, _, sample in (first, second) if math.isnan(sample.mean)]
     texts = {"rule": BETTER, "reason": "; ".join(missing), "paired_reason": ""}
     n_pairs = len(first[1].keys() & second[1].keys())
-    return texts | {"n_pairs": n_pairs, _UNPAIRED: math.nan, _PAIRED: math.nan}
+    return texts | {"n_pairs": n_pairs, TWO_SIDED: math.nan, TWO_SIDED_PAIRED: math.nan}
 
 
 def _tested(first: Side, second: Side, metric: Metric, margin: float) -> Row:
@@ -204,8 +204,8 @@ def _tested(first: Side, second: Side, metric: Metric, margin: float) -> Row:
     }
     row |= {name: getattr(pairs, name) for name in _OF_PAIRS}
     return row | {
-        _UNPAIRED: two_sided_p(test.p_value, test.t, test.df),
-        _PAIRED: two_sided_p(pairs.p_value, pairs.t, pairs.n - 1),
+        TWO_SIDED: two_sided_p(test.p_value, test.t, test.df),
+        TWO_SIDED_PAIRED: two_sided_p(pairs.p_value, pairs.t, pairs.n - 1),
         "n_pairs": pairs.n,
         "t_paired": pairs.t,
         "p_paired": pairs.p_value,
@@ -217,7 +217,7 @@ def _tested(first: Side, second: Side, metric: Metric, margin: float) -> Row:
     }
 
 
-_UNPAIRED, _PAIRED = "two-sided", "two-sided, paired"
+TWO_SIDED, TWO_SIDED_PAIRED = "two-sided", "two-sided, paired"
 """The p-values that are corrected, which are no columns of tests.csv."""
 _OF_PAIRS = ("p_permutation", "p_permutation_min", "bootstrap_low", "bootstrap_high")
 
@@ -238,8 +238,8 @@ def _is_beaten(row: Row) -> bool:
 
 def correct(rows: list[Row]) -> None:
     """Add the corrected p-values to all pairs of a table's groups and metrics."""
-    unpaired = [row[_UNPAIRED] for row in rows]
-    paired = [row[_PAIRED] for row in rows]
+    unpaired = [row[TWO_SIDED] for row in rows]
+    paired = [row[TWO_SIDED_PAIRED] for row in rows]
     columns = {
         "p_holm": holm(unpaired),
         "p_bh": benjamini_hochberg(unpaired),
@@ -259,34 +259,85 @@ def _decide(rows: list[Row], rule: str) -> None:
         row["bold"] = bold
 
 
-def compare(study: StudyResults) -> DataFrame:
-    """Return all comparisons of a study's tables, with the columns ``TEST_COLUMNS``; corrections
-    are per table."""
+DECIDED_P, DECIDED_IN, N_TESTS = "p_decided", "decided_in", "n_tests"
+"""The corrected p-value that decides a comparison, the table over which it is corrected, and its
+number of tests: no columns of tests.csv."""
+
+
+def _cells_of(group: Group, row: Row) -> frozenset[tuple[str, ...]]:
+    """Return the cells of the two optimizers of a comparison, which tell whether it is the same in
+    another table."""
+    return frozenset((group.ids(row["optimizer"]), group.ids(row["reference"])))
+
+
+def compared(study: StudyResults) -> list[tuple[Group, Metric, list[Row]]]:
+    """Return all pairs of optimizers by group and metric of a study's tables, with what is decided;
+    those of the best mean are first.
+
+    A correction is over the tests of a table. A comparison of the same runs that several tables
+    have is decided in the first of them, so that it has one outcome.
+    """
     settings = study.plan.statistics
-    shown: list[Row] = []
-    for name, groups in study.groups.items():
-        pairs: list[tuple[Group, list[Row]]] = []
+    found: list[tuple[Group, Metric, list[Row]]] = []
+    first: dict[tuple[str, frozenset[tuple[str, ...]]], Row] = {}
+    for name, groups in study.layout.groups.items():
+        table = study.layout.tables[name]
+        of_table: list[tuple[Group, Metric, list[Row]]] = []
         for group in groups:
-            for metric in study.columns(name):
+            for metric in (study.layout.metrics[column] for column in table.columns):
                 margin = settings.margins.get(metric.name, math.nan)
-                values = study.scores_by_seed(group, metric)
-                rows = compare_all(values, metric, study.tables[name].rules.tested, margin)
+                scores = {key: dict(fact.scores) for key, fact in study.at(group, metric).items()}
+                rows = compare_all(scores, metric, table.rules.tested, margin)
                 if reason := study.lacks_best(group, metric):
                     rows = [row | {"reason": reason} for row in rows]
-                pairs.append((group, rows))
-        correct([row for _, rows in pairs for row in rows])
-        for group, rows in pairs:
-            of_best = [row for row in rows if row["optimizer"] == rows[0]["optimizer"]]
-            _decide(of_best, RULES[settings.bold].name)
-            shown += [group.columns | row for row in of_best]
+                of_table.append((group, metric, rows))
+        every = [row for _, _, rows in of_table for row in rows]
+        correct(every)
+        n_tests = sum(math.isfinite(row[TWO_SIDED_PAIRED]) for row in every)
+        for group, metric, rows in of_table:
+            for row in rows:
+                here = {DECIDED_P: row["p_paired_holm"], DECIDED_IN: name, N_TESTS: n_tests}
+                key = metric.name, _cells_of(group, row)
+                row |= first.setdefault(key, here) if table.rules.tested else here
+            _decide(_of_best(rows), RULES[settings.bold].name)
+        found += of_table
+    return found
+
+
+def _of_best(rows: list[Row]) -> list[Row]:
+    """Return the comparisons of the best mean, which are first among all pairs."""
+    return [row for row in rows if row["optimizer"] == rows[0]["optimizer"]]
+
+
+def rows_of_best(comparisons: Iterable[tuple[Group, list[Row]]]) -> DataFrame:
+    """Return the comparisons of the best mean of each group and metric, with the columns
+    ``TEST_COLUMNS``."""
+    shown: list[Row] = []
+    for group, rows in comparisons:
+        shown += [group.columns | row for row in _of_best(rows)]
     return typed_frame(shown, TEST_COLUMNS)
+
+
+def compare(study: StudyResults) -> DataFrame:
+    """Return the comparisons of a study's tables, with the columns ``TEST_COLUMNS``."""
+    return rows_of_best((group, rows) for group, _, rows in compared(study))
+
+
+def _shown(study: StudyResults) -> DataFrame:
+    """Return the same of a study, from what was decided of it if that is there."""
+    if study.decided is None:
+        return compare(study)
+    found: list[tuple[Group, list[Row]]] = []
+    for name, groups in study.layout.groups.items():
+        for group, column in product(groups, study.layout.tables[name].columns):
+            comparisons = study.decided.comparisons[group.place, column]
+            found.append((group, [dict(each.row) for each in comparisons if each.row]))
+    return rows_of_best(found)
 
 
 STATISTIC = Statistic(
     file="tests.csv",
     columns=TEST_COLUMNS,
     key=(*GROUP_COLUMNS, "metric", "optimizer", "reference"),
-    rows=lambda material: records(
-        compare(material.study) if material.study.tests is None else material.study.tests
-    ),
+    rows=lambda material: records(_shown(material.study)),
 )

@@ -75,9 +75,9 @@ def place_test(
 ) -> PlaceTest:
     """Return the stated test with the stated seeds, which must all have both values."""
     metric = study.layout.metrics[hypothesis.metric]
-    found, keys = study.scores_by_seed(group, metric), (hypothesis.better, hypothesis.than)
-    first = {seed: found[hypothesis.better].get(seed, math.nan) for seed in seeds}
-    second = {seed: found[hypothesis.than].get(seed, math.nan) for seed in seeds}
+    found, keys = study.at(group, metric), (hypothesis.better, hypothesis.than)
+    first = {seed: found[hypothesis.better].scores.get(seed, math.nan) for seed in seeds}
+    second = {seed: found[hypothesis.than].scores.get(seed, math.nan) for seed in seeds}
     reasons = []
     for key, sample in zip(keys, (first, second), strict=True):
         if lost := [str(seed) for seed, value in sample.items() if not math.isfinite(value)]:
@@ -199,7 +199,7 @@ def _line(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> l
     places, first = meant_groups(study.layout, hypothesis), rows[0]
     labels = places[0].optimizer_labels
     where = [
-        study.tables[hypothesis.table].title,
+        study.layout.tables[hypothesis.table].title,
         *filter(None, (hypothesis.tokens, hypothesis.model)),
     ]
     # A hypothesis holds only if it does at each of its places, so their number belongs to it.
@@ -212,7 +212,7 @@ def _line(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> l
     return [
         hypothesis.name,
         Cell(first["outcome"], f"status {TONES[first['outcome']]}"),
-        p_value(first["p_hypothesis"]),
+        p_value(first["p_hypothesis"], first["level"]),
         significant(first["level"]),
         symbol(study.layout.metrics[hypothesis.metric]),
         labels[hypothesis.better],

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.rounding import rounding_of
-from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
+from coupled_adam_bench.results.study_results import StudyResults, rivals
 from coupled_adam_bench.statistics.student import NO_INTERVAL, one_sided_p, t_quantile
 from coupled_adam_bench.study.catalog.metrics import Metric
 
@@ -168,7 +168,7 @@ def trends(study: StudyResults, table: str, metrics: Sequence[Metric]) -> list[T
     """Return the fitted lines of a table that has several numbers of tokens or sizes, by data,
     recipe and pair."""
     families: dict[tuple[str, str], list[Group]] = defaultdict(list)
-    for group in study.groups[table]:
+    for group in study.layout.groups[table]:
         families[group.setup.data, group.setup.recipe].append(group)
     found = []
     for groups in families.values():
@@ -201,7 +201,8 @@ def trend_of(
     points: list[tuple[float, list[float], int]] = []
     n_missing = 0
     for group, of_group in zip(shared, logs, strict=True):
-        found = paired_differences(study, group, metric, optimizer, reference)
+        facts = study.at(group, metric)
+        found = facts[optimizer].minus(facts[reference])
         for seed in found if among is None else among:
             difference = found.get(seed, math.nan)
             if math.isfinite(difference):

@@ -8,7 +8,7 @@ function of the p-value and says nothing more.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -24,14 +24,15 @@ from coupled_adam_bench.page.blocks import (
     Grid,
     Heading,
     Text,
+    label_in,
     symbol,
 )
 from coupled_adam_bench.page.formats import MISSING, plural, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
 from coupled_adam_bench.results.rounding import difference as difference_of
 from coupled_adam_bench.results.sample import summarize
-from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
-from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
+from coupled_adam_bench.results.study_results import StudyResults, rivals
+from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.catalog.metrics import Metric
 
@@ -79,15 +80,15 @@ def _row(
     study: StudyResults, group: Group, metric: Metric, pair: tuple[str, str], design: str
 ) -> dict[str, Any]:
     seeds, reason = math.nan, ""
+    facts = study.at(group, metric)
     # Pairs are one sample, of differences; otherwise each optimizer has its own.
     if design == PAIRED:
-        differences = list(paired_differences(study, group, metric, *pair).values())
+        differences = list(facts[pair[0]].minus(facts[pair[1]]).values())
         samples = [summarize(differences)]
         if n_missing := sum(map(math.isnan, differences)):
             reason = f"{n_missing} of {len(differences)} seeds without both values"
     else:
-        values = study.scores_by_seed(group, metric)
-        samples = [summarize(list(values[key].values())) for key in pair]
+        samples = [summarize(list(facts[key].scores.values())) for key in pair]
         if any(math.isnan(sample.mean) for sample in samples):
             reason = "values missing"
     n = min(sample.n for sample in samples)
@@ -125,9 +126,9 @@ def _row(
 def power_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     """Yield the rows of power.csv: each optimizer of a group against its first one, in each metric
     and design."""
-    for name, groups in study.groups.items():
+    for name, groups in study.layout.groups.items():
         for group in groups:
-            for metric in study.columns(name):
+            for metric in study.layout.columns(name):
                 for pair in rivals(group):
                     yield from (_row(study, group, metric, pair, design) for design in DESIGNS)
 
@@ -136,18 +137,19 @@ def _needed(row: Row) -> str:
     return MISSING if math.isnan(row["seeds"]) else f"{row['seeds']:,.0f}"
 
 
-_COLUMNS: tuple[Column[Placed], ...] = (
-    *PLACE_COLUMNS,
-    Column("Metric", lambda each: symbol(each.metric), "row"),
-    Column("Optimizer", lambda each: each.label("optimizer")),
-    Column("minus", lambda each: each.label("reference")),
-    Column("Test", lambda each: each.row["design"]),
-    Column("seeds", lambda each: str(each.row["n"]), "number"),
-    Column("difference", lambda each: significant(each.row["difference"]), "number"),
-    Column("they find", lambda each: significant(each.row["detectable"]), "number"),
-    Column("needed", lambda each: _needed(each.row), "number"),
-    Column("Remark", lambda each: each.row["reason"], "wrap"),
-)
+def _columns(metrics: Mapping[str, Metric]) -> tuple[Column[Row], ...]:
+    return (
+        *PLACE_COLUMNS,
+        Column("Metric", lambda row: symbol(metrics[row["metric"]]), "row"),
+        Column("Optimizer", label_in("optimizer")),
+        Column("minus", label_in("reference")),
+        Column("Test", lambda row: row["design"]),
+        Column("seeds", lambda row: str(row["n"]), "number"),
+        Column("difference", lambda row: significant(row["difference"]), "number"),
+        Column("they find", lambda row: significant(row["detectable"]), "number"),
+        Column("needed", _needed, "number"),
+        Column("Remark", lambda row: row["reason"], "wrap"),
+    )
 
 
 def _blocks(material: Material) -> Iterator[Block]:
@@ -165,8 +167,9 @@ def _blocks(material: Material) -> Iterator[Block]:
             ' hardly know their own spread. The whole list is <a href="../power.csv">power.csv</a>.'
         ).format(power=f"{100 * POWER:g} %", alpha=f"{100 * ALPHA:g} %")
     )
+    columns = _columns(material.study.layout.metrics)
     for table, rows in shown:
-        grid = Grid(f"Power, {table.title}", _COLUMNS, rows, tall=True)
+        grid = Grid(f"Power, {table.title}", columns, rows, tall=True)
         yield Heading(table.title)
         yield Fold(plural(len(rows), "test"), [grid])
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isnan
 
+from coupled_adam_bench.results.facts import Outcome
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import DECIDING
@@ -91,6 +92,16 @@ def reach_of(groups: Iterable[Group]) -> str:
 
 
 @dataclass(frozen=True)
+class DecidedCounts:
+    """In how many comparisons of embeddings Coupled Adam is better by our decision, and in how many
+    groups its loss is better and worse."""
+
+    holds: int
+    loss_better: int
+    loss_worse: int
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The paper's claim in one table, for the keys of its Adam and its Coupled Adam, in a ``word``
     and its ``tone``.
@@ -98,7 +109,8 @@ class Verdict:
     ``holds`` counts the comparisons of embeddings, of ``total``, in which Coupled Adam is better.
     ``loss`` has the losses of all ``groups``, None if the table has no loss. ``loss_kept`` counts
     the groups at the most tokens of each size, of ``n_longest``, in which Adam's loss is not
-    better: at fewer tokens the paper's Coupled Adam is slightly worse too.
+    better: at fewer tokens the paper's Coupled Adam is slightly worse too. All of these follow what
+    is bold; ``decided`` counts by our own decision.
     """
 
     table: Table
@@ -112,6 +124,7 @@ class Verdict:
     loss: Score | None
     loss_kept: int
     n_longest: int
+    decided: "DecidedCounts"
 
     @property
     def seeds(self) -> tuple[int, int]:
@@ -128,16 +141,43 @@ class Verdict:
 def _is_untestable(study: StudyResults, group: Group, metric: Metric) -> bool:
     """Tell whether a comparison could not be made: no difference or, if it is a test, no
     p-value."""
+    facts = study.at(group, metric).values()
+    rows = [each.row for fact in facts for each in fact.against.values()]
+    # Only the comparisons of the best mean have a rule, which decides what is bold.
     return any(
         isnan(row["difference"]) or (row["rule"] in DECIDING and isnan(row[DECIDING[row["rule"]]]))
-        for row in study.comparisons_of(group, metric)
+        for row in rows
+        if "rule" in row and "bold" in row
+    )
+
+
+def _bold(study: StudyResults, group: Group, metric: Metric) -> str | None:
+    """Return the key of the optimizer whose value is bold, or None."""
+    return next((key for key, fact in study.at(group, metric).items() if fact.bold), None)
+
+
+def _count_decided(
+    study: StudyResults, groups: tuple[Group, ...], adam: str, coupled_adam: str
+) -> DecidedCounts:
+    """Return how Coupled Adam does against Adam by our decision."""
+    outcomes: dict[str, list[Outcome]] = {}
+    for name in (*CLAIMED, LOSS):
+        outcomes[name] = []
+        for group in groups:
+            fact = study.at(group, name)[coupled_adam]
+            if adam in fact.against:
+                outcomes[name].append(fact.against[adam].outcome)
+    return DecidedCounts(
+        sum(outcomes[name].count(Outcome.BETTER) for name in CLAIMED),
+        outcomes[LOSS].count(Outcome.BETTER),
+        outcomes[LOSS].count(Outcome.WORSE),
     )
 
 
 def _score(
     study: StudyResults, groups: tuple[Group, ...], metric: Metric, keys: dict[str, str]
 ) -> Score:
-    bold = [study.bold(group, metric) for group in groups]
+    bold = [_bold(study, group, metric) for group in groups]
     open_groups = [group for group, key in zip(groups, bold, strict=True) if key is None]
     untestable = sum(_is_untestable(study, group, metric) for group in open_groups)
     return Score(
@@ -148,11 +188,13 @@ def _score(
 def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
     """Count who is bold in every table of a study."""
     cards = []
-    for name, table in study.tables.items():
-        groups = study.groups[name]
+    for name, table in study.layout.tables.items():
+        groups = study.layout.groups[name]
         labels = {key: label for group in groups for key, label in group.optimizer_labels.items()}
         plain = {kind: key for group in groups for kind, key in plain_keys(group).items()}
-        scores = tuple(_score(study, groups, metric, labels) for metric in study.columns(name))
+        scores = tuple(
+            _score(study, groups, metric, labels) for metric in study.layout.columns(name)
+        )
         cards.append(Scorecard(table, labels, plain, scores))
     return tuple(cards)
 
@@ -168,12 +210,12 @@ def _pair(card: Scorecard) -> tuple[str, str] | None:
 def _judge(
     study: StudyResults, card: Scorecard, scores: dict[str, Score], adam: str, coupled_adam: str
 ) -> Verdict:
-    groups, tested = study.groups[card.table.name], card.table.rules.tested
+    groups, tested = study.layout.groups[card.table.name], card.table.rules.tested
     longest, loss = longest_groups(groups), scores.get(LOSS)
     kept = 0
     if loss is not None:
         there = [group for group in longest if not _is_untestable(study, group, loss.metric)]
-        kept = sum(study.bold(group, loss.metric) != adam for group in there)
+        kept = sum(_bold(study, group, loss.metric) != adam for group in there)
     holds, total = (
         sum(scores[name].wins[coupled_adam] for name in CLAIMED),
         len(CLAIMED) * len(groups),
@@ -185,8 +227,20 @@ def _judge(
     tone = TONES[level] if tested else "open"
     if sum(scores[name].untestable for name in CLAIMED) == total:
         word, tone = NOT_JUDGED, "open"
+    decided = _count_decided(study, groups, adam, coupled_adam)
     return Verdict(
-        card.table, adam, coupled_adam, word, tone, holds, total, groups, loss, kept, len(longest)
+        card.table,
+        adam,
+        coupled_adam,
+        word,
+        tone,
+        holds,
+        total,
+        groups,
+        loss,
+        kept,
+        len(longest),
+        decided,
     )
 
 

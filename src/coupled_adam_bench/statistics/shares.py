@@ -7,17 +7,17 @@ without which the sum is not the whole.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.page.blocks import Block, Cell, Figures, Grid, Heading, Kind, Text, listed
 from coupled_adam_bench.page.formats import MISSING, fixed, interval
 from coupled_adam_bench.records.stored import measurement_of
-from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
+from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, Group
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import rivals
-from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
+from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.student import mean_interval
 from coupled_adam_bench.study import cells
 from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, NEVER_SEEN
@@ -88,7 +88,7 @@ def _pair_rows(group: Group, key: str, reference: str, runs: Path) -> Iterator[R
 
 
 def _rows(material: Material) -> Iterator[Row]:
-    for groups in material.study.groups.values():
+    for groups in material.study.layout.groups.values():
         for group in groups:
             for key, reference in rivals(group):
                 pair = group.columns | {"optimizer": key, "reference": reference}
@@ -96,27 +96,27 @@ def _rows(material: Material) -> Iterator[Row]:
                     yield pair | dict(row)
 
 
-def _cell(placed: Placed | None) -> Cell:
+def _cell(row: Row | None) -> Cell:
     """Return a difference in print, with its interval where the pointer rests."""
-    if placed is None:
+    if row is None:
         return Cell(MISSING)
-    row = placed.row
     return Cell(fixed(row["difference"], 4), title=interval(row["low"], row["high"]))
 
 
-def _lines(placed: list[Placed], bands: list[str]) -> Iterator[list[str | Cell]]:
+def _lines(rows: Sequence[Row], bands: list[str]) -> Iterator[list[str | Cell]]:
     """Yield a line of the table for each two optimizers of each group."""
-    pairs: dict[tuple[object, ...], dict[str, Placed]] = {}
-    for each in placed:
-        pair = (each.group.place, each.row["optimizer"], each.row["reference"])
-        pairs.setdefault(pair, {})[each.row["band"]] = each
+    pairs: dict[tuple[object, ...], dict[str, Row]] = {}
+    for row in rows:
+        pair = (row[GROUP].place, row["optimizer"], row["reference"])
+        pairs.setdefault(pair, {})[row["band"]] = row
     for by_band in pairs.values():
         whole = by_band[WHOLE]
-        labels = [whole.label("optimizer"), whole.label("reference")]
+        group = whole[GROUP]
+        labels = [group.optimizer_labels[whole[side]] for side in ("optimizer", "reference")]
         # A gap has the row of the whole alone, which has its reason.
         numbers = [_cell(by_band.get(band)) for band in bands]
-        size = [whole.group.tokens_label, whole.group.model_label]
-        yield [*size, *labels, *numbers, whole.row["reason"]]
+        size = [group.tokens_label, group.model_label]
+        yield [*size, *labels, *numbers, whole["reason"]]
 
 
 def _blocks(material: Material) -> Iterator[Block]:
@@ -138,8 +138,8 @@ def _blocks(material: Material) -> Iterator[Block]:
     heads += [("minus", "text"), ("whole", number)]
     heads += [(LABELS[band], number) for band in bands if band != WHOLE]
     heads += [("", "wrap")]
-    for table, placed in material.by_table(STATISTIC):
-        lines = list(_lines(placed, bands))
+    for table, of_table in material.by_table(STATISTIC):
+        lines = list(_lines(of_table, bands))
         yield Heading(table.title)
         caption = "Difference in loss by band (nat/token); intervals are in shares.csv"
         yield Grid(f"Gaps of {table.title}", listed(*heads), lines, caption=caption, tall=True)

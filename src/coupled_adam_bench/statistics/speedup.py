@@ -14,14 +14,23 @@ from typing import Any
 
 from markupsafe import Markup
 
-from coupled_adam_bench.page.blocks import PLACE_COLUMNS, Block, Column, Grid, Heading, Items, Text
+from coupled_adam_bench.page.blocks import (
+    PLACE_COLUMNS,
+    Block,
+    Column,
+    Grid,
+    Heading,
+    Items,
+    Text,
+    label_in,
+)
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, plural
-from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Setup
+from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, PLACE, Group, Setup
 from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare_all, correct
-from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
+from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.loss_curves import (
     Curve,
     Needed,
@@ -54,12 +63,12 @@ def _curves(study: StudyResults) -> dict[Setup, dict[tuple[str, bool], Curve]]:
 
 def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     curves = _curves(study)
-    for group in (group for groups in study.groups.values() for group in groups):
+    for group in (group for groups in study.layout.groups.values() for group in groups):
         rivals = curves[group.setup].values()
         # One number of tokens is no curve, so no Adam of this setup can be a reference.
         if not any(curve.is_adam and len(curve.losses) > 1 for curve in rivals):
             continue
-        by_seed = study.by_seed(group, study.layout.metrics[LOSS])
+        by_seed = {key: fact.by_seed for key, fact in study.at(group, LOSS).items()}
         means = {key: summarize(list(values.values())).mean for key, values in by_seed.items()}
         for key, loss in means.items():
             is_tuned = _is_tuned(group.cells[key][0])
@@ -98,10 +107,10 @@ def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
     places of a table.
     """
     loss = study.layout.metrics[LOSS]
-    for name, groups in study.groups.items():
-        tested = study.tables[name].rules.tested
+    for name, groups in study.layout.groups.items():
+        tested = study.layout.tables[name].rules.tested
         compared = {
-            group.place: compare_all(study.by_seed(group, loss), loss, tested, math.nan)
+            group.place: compare_all(_losses(study, group), loss, tested, math.nan)
             for group in groups
         }
         correct([row for rows in compared.values() for row in rows])
@@ -124,6 +133,10 @@ def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
                     }
 
 
+def _losses(study: StudyResults, group: Group) -> dict[str, dict[int, float]]:
+    return {key: dict(fact.by_seed) for key, fact in study.at(group, LOSS).items()}
+
+
 def _by_pair(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
     """Return difference and corrected p-value by the optimizers of a pair, in both orders."""
     pairs = {
@@ -142,10 +155,10 @@ def _ends(row: Row) -> str:
     )
 
 
-def _reference(each: Placed) -> str:
+def _reference(row: Row) -> Any:
     """Return the reference as tables call it: it is tuned as the optimizer is."""
-    key, tuned = each.row["reference"], _is_tuned(each.group.cells[each.row["optimizer"]][0])
-    cells = (cell for cells in each.group.cells.values() for cell in cells)
+    key, tuned = row["reference"], _is_tuned(row[GROUP].cells[row["optimizer"]][0])
+    cells = (cell for cells in row[GROUP].cells.values() for cell in cells)
     return next(
         (
             cell.optimizer.label
@@ -156,27 +169,27 @@ def _reference(each: Placed) -> str:
     )
 
 
-_COLUMNS: tuple[Column[Placed], ...] = (
+_COLUMNS: tuple[Column[Row], ...] = (
     *PLACE_COLUMNS,
-    Column("Optimizer", lambda each: each.label("optimizer"), "row"),
-    Column("rank", lambda each: fixed(each.row["rank"], 0), "number"),
-    Column("loss", lambda each: fixed(each.row["loss"], 4), "number"),
-    Column("speedup", lambda each: fixed(each.row["speedup"], 2), "number"),
-    Column("95 % interval", lambda each: _ends(each.row), "number"),
-    Column("Reference", lambda each: _reference(each) or MISSING),
-    Column("Remark", lambda each: each.row["reason"], "wrap"),
+    Column("Optimizer", label_in("optimizer"), "row"),
+    Column("rank", lambda row: fixed(row["rank"], 0), "number"),
+    Column("loss", lambda row: fixed(row["loss"], 4), "number"),
+    Column("speedup", lambda row: fixed(row["speedup"], 2), "number"),
+    Column("95 % interval", _ends, "number"),
+    Column("Reference", lambda row: _reference(row) or MISSING),
+    Column("Remark", lambda row: row["reason"], "wrap"),
 )
 
 
-def _flip(each: Placed) -> Markup:
-    row = each.row
+def _flip(row: Row) -> Markup:
+    labels = row[GROUP].optimizer_labels
     return Markup(
         "<i>N</i> = {}: {} has the lower loss at {}, and {} at {} tokens (<i>p</i> = {} and {})."
     ).format(
-        each.group.model_label,
-        each.label("optimizer"),
-        each.group.tokens_label,
-        each.label("reference"),
+        row[GROUP].model_label,
+        labels[row["optimizer"]],
+        row[GROUP].tokens_label,
+        labels[row["reference"]],
         readable_count(row["n_tokens_later"]),
         p_value(row["p_paired_holm"]),
         p_value(row["p_paired_holm_later"]),
@@ -199,9 +212,9 @@ def _blocks(material: Material) -> Iterator[Block]:
         )
     )
     for table, rows in material.by_table(STATISTIC):
-        flips = material.placed(FLIPS, table.name)
+        flips = [row for row in material.rows(FLIPS) if row["table"] == table.name]
         # Changes that may be noise are counted and not named, so nobody quotes them.
-        clear = [_flip(each) for each in flips if each.row["told_apart"]]
+        clear = [_flip(row) for row in flips if row["told_apart"]]
         yield Heading(table.title)
         yield Grid(f"Speedups, {table.title}", _COLUMNS, rows, tall=True)
         yield Items(clear)

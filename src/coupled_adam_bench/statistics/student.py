@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from coupled_adam_bench.results.facts import ALPHA as ALPHA
 from coupled_adam_bench.results.rounding import difference as difference_of
 from coupled_adam_bench.results.sample import Sample, summarize
 
-ALPHA = 0.05
-"""Level of significance [P], App. F."""
 LEVEL = 0.95
 """Confidence level of all intervals, which are two-sided."""
 

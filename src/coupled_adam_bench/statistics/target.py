@@ -14,12 +14,26 @@ from typing import Any
 
 from markupsafe import Markup
 
-from coupled_adam_bench.page.blocks import PLACE_COLUMNS, Block, Column, Grid, Heading, Text
+from coupled_adam_bench.page.blocks import (
+    PLACE_COLUMNS,
+    Block,
+    Column,
+    Grid,
+    Heading,
+    Text,
+    label_in,
+)
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, shorthand
-from coupled_adam_bench.results.groups import GROUP_COLUMNS
+from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS
 from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.sample import Sample, summarize
-from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Placed, Section, Statistic
+from coupled_adam_bench.statistics.declared import (
+    ALL_SEEDS,
+    Material,
+    Row,
+    Section,
+    Statistic,
+)
 from coupled_adam_bench.statistics.student import NO_SPREAD, one_sided_p, t_ratio
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
@@ -138,7 +152,7 @@ def target_rows(material: Material) -> Iterator[dict[str, Any]]:
     target, sd = material.plan.statistics.target_loss, material.plan.statistics.target_sd
     if target is None:
         return
-    for groups in material.study.groups.values():
+    for groups in material.study.layout.groups.values():
         for group in groups:
             for key, cells in group.cells.items():
                 place = group.columns | {"optimizer": key, "target": target}
@@ -151,13 +165,13 @@ def _count(tokens: float) -> str:
     return MISSING if math.isnan(tokens) else readable_count(round(tokens))
 
 
-def _loss(each: Placed) -> str:
-    return str(shorthand(Sample(each.row["n"], each.row["loss"], each.row["sd"]), digits=4))
+def _loss(row: Row) -> str:
+    return str(shorthand(Sample(row["n"], row["loss"], row["sd"]), digits=4))
 
 
 def _blocks(material: Material) -> Iterator[Block]:
     target, sd = material.plan.statistics.target_loss, material.plan.statistics.target_sd
-    if target is None or not material.study.groups:
+    if target is None or not material.study.layout.groups:
         return
     test = "<i>t</i>-test" if sd is None else f"<i>z</i>-test with the standard deviation {sd:g}"
     yield Text(
@@ -172,29 +186,29 @@ def _blocks(material: Material) -> Iterator[Block]:
     )
     # The columns read this only when a grid is drawn, and the loop below has filled it by then.
     first: dict[Any, float] = {}
-    columns: list[Column[Placed]] = [
+    columns: list[Column[Row]] = [
         *PLACE_COLUMNS,
-        Column("Optimizer", lambda each: each.label("optimizer"), "row"),
+        Column("Optimizer", label_in("optimizer"), "row"),
         Column(
             "runs that reach it",
-            lambda each: f"{each.row['n_reached']} of {each.row['n']}",
+            lambda row: f"{row['n_reached']} of {row['n']}",
             "number",
         ),
-        Column("mean tokens", lambda each: _count(each.row["tokens"]), "number"),
+        Column("mean tokens", lambda row: _count(row["tokens"]), "number"),
         Column(
             "of the first",
-            lambda each: fixed(each.row["tokens"] / first[each.group.place], 2),
+            lambda row: fixed(row["tokens"] / first[row[GROUP].place], 2),
             "number",
         ),
-        Column("accepted at step", lambda each: fixed(each.row["accepted_step"], 0), "number"),
-        Column("final loss", lambda each: _loss(each), "number"),
-        Column(Markup("<i>p</i>"), lambda each: p_value(each.row["p_value"]), "number"),
-        Column("Remark", lambda each: each.row["reason"], "wrap"),
+        Column("accepted at step", lambda row: fixed(row["accepted_step"], 0), "number"),
+        Column("final loss", _loss, "number"),
+        Column(Markup("<i>p</i>"), lambda row: p_value(row["p_value"], ACCEPTED_P), "number"),
+        Column("Remark", lambda row: row["reason"], "wrap"),
     ]
     for table, rows in material.by_table(STATISTIC):
-        runs = [each for each in rows if each.row["seed"] == ALL_SEEDS]
-        for each in runs:
-            first.setdefault(each.group.place, each.row["tokens"])
+        runs = [row for row in rows if row["seed"] == ALL_SEEDS]
+        for row in runs:
+            first.setdefault(row[GROUP].place, row["tokens"])
         yield Heading(table.title)
         yield Grid(f"Tokens to a target, {table.title}", columns, runs, tall=True)
 

@@ -23,7 +23,7 @@ from coupled_adam_bench.page.blocks import (
     listed,
     with_arrow,
 )
-from coupled_adam_bench.page.formats import MISSING, p_value, plural, significant
+from coupled_adam_bench.page.formats import MISSING, p_equals, p_value, plural, significant
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.lines import (
@@ -35,7 +35,14 @@ from coupled_adam_bench.statistics.lines import (
     upper_tail,
 )
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.student import ALPHA, NO_SPREAD, holm, interval
+from coupled_adam_bench.statistics.student import (
+    ALPHA,
+    NO_SPREAD,
+    holm,
+    interval,
+    t_ratio,
+    two_sided_p,
+)
 from coupled_adam_bench.study.cells import readable_count
 
 CROSSING = "tokens at 0, N = "
@@ -101,9 +108,9 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
 def trend_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     """Yield the rows of trend.csv; Holm's correction is over the tests of a table on the same
     term."""
-    for name in study.tables:
+    for name in study.layout.tables:
         of_table = [
-            row for trend in trends(study, name, study.columns(name)) for row in _rows(trend)
+            row for trend in trends(study, name, study.layout.columns(name)) for row in _rows(trend)
         ]
         for term in (CENTRE, TOKENS, PARAMETERS):
             of_term = [row for row in of_table if row["term"] == term]
@@ -122,12 +129,20 @@ def _answer(row: Row, gain: str, where: str) -> str:
     """Return what the test of the loss against tokens says."""
     if math.isnan(row["p_value"]):
         return f"Whether the {gain} grows with D cannot be told{where}: {row['reason']}."
-    word = "grows" if row["p_value"] < ALPHA else "is not shown to grow"
-    p = p_value(row["p_value"])
+    two_sided = _two_sided(row)
+    word = "is not shown to grow or to shrink"
+    if two_sided < ALPHA:
+        # The one-sided test is in the direction of the gain.
+        word = "grows" if row["p_value"] < ALPHA else "shrinks"
     return (
         f"The {gain} in loss {word} with D{where}: each doubling changes the difference by"
-        f" {_interval(row)} nat/token (one-sided p {p if p.startswith('<') else f'= {p}'})."
+        f" {_interval(row)} nat/token (p {p_equals(two_sided)})."
     )
+
+
+def _two_sided(row: Row) -> float:
+    """Return the two-sided p-value of a slope, which goes with its two-sided interval."""
+    return two_sided_p(row["p_value"], t_ratio(row["estimate"], row["se"]), row["df"])
 
 
 def _crossed(row: Row) -> str:
@@ -160,8 +175,8 @@ _HEADS: tuple[tuple[str, Kind], ...] = (
     ("minus", "text"),
     (Markup("doubling of <i>D</i>"), "number"),
     P,
-    (Markup("<i>p</i>, Holm"), "number"),
     (Markup("doubling of <i>N</i>"), "number"),
+    (Markup("<i>p</i> of growth with <i>D</i>, one-sided, Holm"), "number"),
     ("From", "text"),
     ("Remark", "wrap"),
 )
@@ -177,19 +192,20 @@ def _blocks(material: Material) -> Iterator[Block]:
             " fits a line within each seed to all sizes of a table: the difference of two"
             " optimizers, paired by seed, against log <i>D</i> and log <i>N</i>. It tests the mean"
             " of the lines by Student's <i>t</i> over the seeds, so three seeds find only clear"
-            " growth. The test is one-sided: that the difference moves in favour of the optimizer."
+            " growth. Intervals and their <i>p</i> are two-sided. The corrected <i>p</i> is"
+            " one-sided, as the claim is: that the difference moves in favour of the optimizer."
             " Unless a stated plan has it, read it as exploratory. All lines: <a"
             ' href="../trend.csv">trend.csv</a>.'
         )
     )
     yield Figures(["trend"])
-    for name, table in study.tables.items():
+    for name, table in study.layout.tables.items():
         of_table = [row for row in rows if row["table"] == name]
         tokens = [row for row in of_table if row["term"] == TOKENS]
         parameters = [row for row in of_table if row["term"] == PARAMETERS]
         if not tokens:
             continue
-        labels, lines = study.optimizer_labels(name), []
+        labels, lines = study.layout.optimizer_labels(name), []
         # A sentence names data and recipe only where the table has lines of several.
         several = len({(row["data"], row["recipe"]) for row in tokens}) > 1
         yield Heading(table.title)
@@ -202,9 +218,9 @@ def _blocks(material: Material) -> Iterator[Block]:
             counts = f"{plural(row['n'], 'pair')}, {plural(row['n_seeds'], 'seed')}"
             numbers = (
                 _interval(row),
-                p_value(row["p_value"]),
-                p_value(row["p_holm"]),
+                p_value(_two_sided(row)),
                 _interval(other),
+                p_value(row["p_holm"]),
             )
             lines.append([with_arrow(metric), *pair, *numbers, counts, row["reason"]])
         yield Items(crossing_sentences(of_table, labels), small=True)

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
@@ -290,7 +290,7 @@ class Fake:
     def study(self) -> StudyResults:
         """The results of the study, with their tests."""
         study = StudyResults(layout_of(self.plan), read_results(self.study_dir / "results.csv"))
-        return replace(study, tests=compare(study))
+        return decide(study)
 
     @property
     def material(self) -> Material:

@@ -23,8 +23,9 @@ from coupled_adam_bench.report.contents import statistics_of, study_files
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.report.manifest import manifest_of
-from coupled_adam_bench.results.groups import layout_of
-from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.results.facts import Comparison, Outcome
+from coupled_adam_bench.results.groups import GROUP_COLUMNS, layout_of
+from coupled_adam_bench.results.study_results import Decided, StudyResults, records
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.scores import (
@@ -145,7 +146,7 @@ def test_diverged_runs_are_listed_with_their_reason(page: str, fake: Any) -> Non
 
 
 def test_scores_and_verdict_by_recount(study: StudyResults) -> None:
-    results, tests = study.results, study.tests
+    results, tests = study.results, compare(study)
     assert tests is not None
     cards = {card.table.name: card for card in scorecards(study)}
     rows = tests[(tests["table"] == "table1") & tests["significant"]]
@@ -181,7 +182,15 @@ def test_scores_and_verdict_by_recount(study: StudyResults) -> None:
 
 
 def judge(study: StudyResults, tests: pd.DataFrame) -> dict[str, Verdict]:
-    changed = replace(study, tests=tests)
+    """Return the verdicts of a study of which these are the rows of tests.csv."""
+    comparisons: dict[Any, list[Comparison]] = {}
+    bold: dict[Any, str | None] = {}
+    for row in records(tests):
+        place = tuple(row[name] for name in GROUP_COLUMNS), row["metric"]
+        bold[place] = row["optimizer"] if row["bold"] else None
+        found = Comparison(row["optimizer"], row["reference"], Outcome.UNTESTED, row=row)
+        comparisons.setdefault(place, []).append(found)
+    changed = replace(study, decided=Decided(comparisons, bold))
     return {verdict.table.name: verdict for verdict in verdicts(changed)}
 
 
@@ -198,7 +207,7 @@ def adam_wins_loss(tests: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
 
 
 def test_verdict_words(study: StudyResults) -> None:
-    tests = study.tests
+    tests = compare(study)
     assert tests is not None
     claimed = tests["metric"].isin(["isotropy", "mean_norm_ratio", "r_bar"])
 
@@ -236,7 +245,7 @@ def test_a_verdict_s_word_knows_how_far_its_study_is_from_the_paper(
 
 
 def test_the_verdict_looks_at_the_loss_that_the_claim_names(study: StudyResults) -> None:
-    tests = study.tests
+    tests = compare(study)
     assert tests is not None
     few, _, most = sorted(tests[tests["table"] == "table1"]["n_tokens"].unique())
     verdict = judge(study, tests)["table1"]
@@ -293,7 +302,8 @@ def test_optimizers_with_learning_rates_of_their_own_are_judged(
 def test_the_page_says_how_strong_its_evidence_is(page: str) -> None:
     section = " ".join(page[page.index('id="verdict"') : page.index('id="tables"')].split())
     assert (
-        "Evidence: 9 blocks of 3 sizes and 3 numbers of tokens, 3 seeds each, one-sided t-tests."
+        "Evidence: 9 blocks of 3 sizes and 3 numbers of tokens, 3 seeds each, significant by the"
+        " one-sided Student&#39;s t-test of the unrounded values, pooled variance: what is bold."
         in section
     )
     assert (
@@ -310,7 +320,6 @@ def test_sections_stand_in_order(page: str) -> None:
         "verdict",
         "tables",
         "overview",
-        "answers",
         "figures",
         "statistics",
         "cost",
@@ -324,7 +333,7 @@ def test_sections_stand_in_order(page: str) -> None:
     assert page.index('id="table-table7"') < page.index('id="overview"')
     # Behind what every reader wants, a reader opens the rest; the list of sections has all.
     front = page[: page.index('<details class="folded">')]
-    assert [name for name in order if f'<section id="{name}"' in front] == list(order[:4])
+    assert [name for name in order if f'<section id="{name}"' in front] == list(order[:3])
     assert front.count("<img ") == 1
     assert all(f'href="#{name}"' in front for name in order)
 
@@ -345,6 +354,21 @@ def test_the_study_of_the_page_is_in_it(
         "&#39;", "'"
     ).replace("&#34;", '"')
     assert "snakemake --cores all --configfile fake.yaml" in page
+
+
+def test_the_last_section_tells_who_has_only_the_folder_how_to_check_it(
+    page: str, fake: Any
+) -> None:
+    section = " ".join(page[page.index('id="reproduce"') :].split())
+    assert "Runs: 94 in all, 86 completed, 8 diverged. 8 runs failed: see" in section
+    assert (
+        "No plan was stated before the runs: every test of this report is exploratory." in section
+    )
+    completed = next(
+        cell["cell"] for cell in fake.material.manifest["cells"] if cell["status"] == "completed"
+    )
+    command = f"python -m coupled_adam_bench verify FOLDER/manifest.json --cells {completed}"
+    assert command in section
 
 
 def test_manifest(fake: Any) -> None:

@@ -142,6 +142,8 @@ def test_the_page_and_the_manifest_of_a_stated_plan(
     assert "&lt;b&gt;loss&lt;/b&gt;" in part
     assert plan.stated.sha256 in part
     assert "R&amp;D" in part
+    last = page.split('<section id="reproduce">')[1]
+    assert f"A plan was stated before the first run: <code>{plan.stated.path}</code>" in last
     manifest = read_json(folder / "manifest.json")
     assert manifest["stated"]["sha256"] == plan.stated.sha256
     assert [entry["begun"] for entry in manifest["stated"]["seen"]] == [[]]

@@ -28,7 +28,7 @@ from coupled_adam_bench.report.render import (
 from coupled_adam_bench.report.table import PrintedTable, Row, Value, build_tables
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.store.markup import letters_by_need
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
@@ -114,7 +114,7 @@ def small(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> StudyRe
 
 @pytest.fixture
 def tables(small: StudyResults) -> dict[str, PrintedTable]:
-    return {table.name: table for table in build_tables(replace(small, tests=compare(small)))}
+    return {table.name: table for table in build_tables(decide(small))}
 
 
 def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
@@ -144,6 +144,62 @@ def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
     assert [row.label for row in tables["table7"].rows] == ["Adam", "Coupled Adam", "SGD, f = 100"]
 
 
+def width_of(table: PrintedTable) -> int:
+    """The most characters of a row of a table."""
+    return max(sum(len(value.text) for value in row.cells) for row in table.rows)
+
+
+def test_a_run_worse_than_guessing_is_marked_and_as_wide_as_others(
+    tiny_study: Callable[..., dict[str, Any]], results_of: Any, templates: Path
+) -> None:
+    sgd = [{"name": "sgd", "lr_factor": factor} for factor in (2, 1e9)]
+    block = tiny_study()["grid"][0] | {"table": "table7", "optimizers": ["adamw", *sgd]}
+    plan = make_plan(parse_study(tiny_study(grid=[block])))
+    guessing = math.log(next(iter(plan.cells.values())).vocab_size)
+
+    def table_of(worst: float, norm: float) -> PrintedTable:
+        def value_of(cell: Cell, metric: Metric) -> float:
+            if cell.optimizer.key != "sgd_f1e+09":
+                return 0.5 + cell.seed / 100
+            return {"loss": worst, "mean_norm": norm}.get(metric.name, 0.5) * (1 + cell.seed / 100)
+
+        (table,) = build_tables(decide(results_of(plan, value_of)))
+        return table
+
+    table, ordinary = table_of(1.9e7, 3e9), table_of(0.9, 0.5)
+    keys = [row.optimizer for row in table.rows]
+    adam, _, failed = (dict(zip(PAPER, row.cells, strict=True)) for row in table.rows)
+    assert keys[-1] == "sgd_f1e+09"
+    assert (failed["loss"].text, failed["mean_norm"].text) == ("1.9e+07†", "3.1e+09")
+    assert "†" not in adam["loss"].text and width_of(table) <= width_of(ordinary)
+    note = f"†: worse than guessing, a loss above that of equal probabilities, {guessing:.2f}."
+    assert note in table.notes and not any("†" in each for each in ordinary.notes)
+    for text in (render_latex(table, templates), render_html(table, templates), markdown(table)):
+        assert "1.9e+07†" in text and "†: worse than guessing" in text
+    # The unrounded number stays in the file for programs.
+    assert numbers(table)["loss.mean"].iloc[-1] == pytest.approx(1.9e7 * 1.02)
+    slightly = table_of(guessing + 0.1, 0.5).rows[-1].cells[0]
+    assert slightly.text == f"{(guessing + 0.1) * 1.02:.2f}† ({round(guessing + 0.1)})"
+
+
+def test_a_column_that_nobody_measured_goes_with_a_note(
+    small: StudyResults, templates: Path
+) -> None:
+    values = small.results["value"].mask(small.results["metric"] == "r_bar")
+    table = build_tables(decide(replace(small, results=small.results.assign(value=values))))[0]
+    assert [metric.name for metric in table.columns] == [each for each in PAPER if each != "r_bar"]
+    assert all(len(row.cells) == len(table.columns) for row in table.rows)
+    note = "Left out, since no run has a value: mean word-similarity correlation."
+    assert note in table.notes
+    assert "Missing (-): 4 of 56 values" in " ".join(table.notes)
+    assert METRICS["r_bar"].html not in render_html(table, templates)
+    assert "r_bar.mean" not in numbers(table)
+    # Where no run has any value, nothing is known of what is measured.
+    nothing = small.results.assign(value=math.nan)
+    table = build_tables(decide(replace(small, results=nothing)))[0]
+    assert [metric.name for metric in table.columns] == list(PAPER)
+
+
 @pytest.mark.parametrize(
     ("documents", "note"),
     [
@@ -169,7 +225,7 @@ def test_the_size_of_the_held_out_text_stands_below_every_loss(
         for name, each in sizes.items()
     ]
     study = replace(small, results=pd.concat([small.results, results_frame(small.plan, rows)]))
-    table = build_tables(replace(study, tests=compare(study)))[0]
+    table = build_tables(decide(study))[0]
     found = [each for each in table.notes if "held-out" in each]
     assert [each[: len(note or "")] for each in found] == ([note] if note else [])
     for text in (render_latex(table, templates), render_html(table, templates), markdown(table)):
@@ -178,7 +234,7 @@ def test_the_size_of_the_held_out_text_stands_below_every_loss(
 
 def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> None:
     """Set CAB_UPDATE_GOLDEN=1 to write the files anew, and read the diff."""
-    write_tables(replace(small, tests=compare(small)), tmp_path / "tables", templates)
+    write_tables(decide(small), tmp_path / "tables", templates)
     names = sorted(
         f"{name}.{ending}" for name in ("table1", "table2", "table7") for ending in TABLE_ENDINGS
     )
@@ -416,7 +472,7 @@ def test_csv_has_the_unrounded_numbers(
     missing = frame[frame["optimizer_key"] == "coupled_adam"].iloc[0]
     assert missing["kappa.n"] == 2 and missing["kappa.mean"] != missing["kappa.mean"]
     assert sorted(frame["n_params"].unique()) == sorted(
-        {group.setup.n_params for group in small.groups["table1"]}
+        {group.setup.n_params for group in small.layout.groups["table1"]}
     )
 
 

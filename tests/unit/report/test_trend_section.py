@@ -21,7 +21,7 @@ def test_the_section_answers_the_papers_claim(fake: Any) -> None:
     answer = re.fullmatch(
         r"The gain of Coupled Adam over Adam in loss grows with D: each doubling changes the"
         r" difference by -0\.01\d+ "
-        r"\[-0\.01\d+, -0\.0\d+\] nat/token \(one-sided p = 0\.\d+\)\.",
+        r"\[-0\.01\d+, -0\.0\d+\] nat/token \(p = 0\.\d+\)\.",
         first.replace(MINUS, "-"),
     )
     assert answer is not None

@@ -4,7 +4,6 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +18,9 @@ from coupled_adam_bench.report.figures.sizes import tuning
 from coupled_adam_bench.report.render import markdown, render_html, render_latex
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.table import build_tables
-from coupled_adam_bench.statistics.candidates import STATISTIC, edge
-from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.results.choices import edge
+from coupled_adam_bench.statistics.candidates import STATISTIC
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.paths import TUNING
@@ -99,7 +99,7 @@ def test_a_table_warns_of_settings_at_the_edge(plan_of, results_of, tmp_path, te
         choose(plan, name, [(5, 5), (3, 3), (4, 4)], min(number, 2), tmp_path)
     chosen = plan.with_choices(chosen_values(plan.tunings.values(), tmp_path / TUNING))
     study = results_of(chosen, lambda cell, _: cell.seed)
-    (table,) = build_tables(replace(study, tests=compare(study)))
+    (table,) = build_tables(decide(study))
     (note,) = (note for note in table.notes if "edge" in note)
     assert (
         note
@@ -111,7 +111,7 @@ def test_a_table_warns_of_settings_at_the_edge(plan_of, results_of, tmp_path, te
     for text in (render_latex(table, templates), render_html(table, templates), markdown(table)):
         assert "Warning: chosen at the edge" in text
     study = results_of(plan, lambda cell, _: cell.seed)  # before the choice
-    (table,) = build_tables(replace(study, tests=compare(study)))
+    (table,) = build_tables(decide(study))
     assert not any("edge" in note for note in table.notes)
 
 

@@ -92,8 +92,9 @@ def test_values_are_those_of_the_table_columns_and_missing_ones_are_nan(
         (cell, task, "acc", value, "1") for task, value in (("hellaswag", 0.1), ("average", 0.2))
     ]
     study = StudyResults(layout_of(plan), results_frame(plan, rows))
-    (group,) = study.groups["table1"]
-    samples = study.samples(group, METRICS["acc"])
+    (group,) = study.layout.groups["table1"]
+    facts = study.at(group, METRICS["acc"])
+    samples = {key: list(fact.by_seed.values()) for key, fact in facts.items()}
     assert samples["adamw"][1] == 0.2
     assert math.isnan(samples["adamw"][0])
     assert all(map(math.isnan, samples["coupled_adam"]))

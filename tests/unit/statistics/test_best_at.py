@@ -15,9 +15,10 @@ from coupled_adam_bench.report.render import markdown, render_html, render_latex
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
-from coupled_adam_bench.results.study_results import StudyResults, paired_differences
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import hypotheses, power, trend
 from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.lines import TOKENS
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric, of_text
@@ -59,7 +60,7 @@ def study(tiny_study: Callable[..., dict[str, Any]]) -> Callable[..., StudyResul
             if best is not None and isinstance(metric.best_at, str):
                 rows.append((cell, metric.task, metric.best_at, best, metric.unit))
         untested = StudyResults(layout, results_frame(plan, rows))
-        return StudyResults(layout, untested.results, compare(untested))
+        return decide(untested)
 
     return build
 
@@ -71,7 +72,7 @@ def distances(key: str) -> list[float]:
 @pytest.mark.parametrize("name", [NAME, "tilt"])
 def test_the_nearer_one_is_better_and_bold(study, name):
     found = study(name)
-    row, *_ = found.tests.to_dict("records")
+    row, *_ = compare(found).to_dict("records")
     expected = stats.ttest_ind(distances("adamw"), distances("coupled_adam"), alternative="less")
     assert (row["optimizer"], row["bold"]) == ("adamw", True)
     assert row["p_value"] == pytest.approx(expected.pvalue)
@@ -84,21 +85,21 @@ def test_the_nearer_one_is_better_and_bold(study, name):
 
 
 def test_without_a_test_too(study):
-    tests = study(comparison="single_runs").tests
+    tests = compare(study(comparison="single_runs"))
     assert set(tests["optimizer"]) == {"adamw"}
     assert tests["bold"].all()
 
 
 @pytest.mark.parametrize(("best", "winner"), [(0.2, "coupled_adam"), (-0.2, "adamw")])
 def test_what_is_best_is_that_of_the_text(study, best, winner):
-    assert study(best=best).tests["optimizer"][0] == winner
+    assert compare(study(best=best))["optimizer"][0] == winner
 
 
 def test_what_was_measured_by_an_older_version_has_no_better_side(study):
     found = study(best=None)
-    assert not found.tests["bold"].any()
-    assert found.tests["p_value"].isna().all()
-    assert set(found.tests["reason"]) == {
+    assert not compare(found)["bold"].any()
+    assert compare(found)["p_value"].isna().all()
+    assert set(compare(found)["reason"]) == {
         f"results.csv has no {of_text(NAME)}, so what is best is not known; evaluate with this"
         " version"
     }
@@ -126,15 +127,14 @@ def test_what_is_best_is_looked_up_by_the_text(study):
 
 def test_differences_trends_and_power_are_of_distances(study):
     found = study()
-    group, metric = found.groups["shown"][0], found.layout.metrics[NAME]
+    group, metric = found.layout.groups["shown"][0], found.layout.metrics[NAME]
     expected = dict(
         enumerate(
             (b - a for a, b in zip(distances("adamw"), distances("coupled_adam"), strict=True)), 1
         )
     )
-    assert paired_differences(found, group, metric, "coupled_adam", "adamw") == pytest.approx(
-        expected
-    )
+    facts = found.at(group, metric)
+    assert facts["coupled_adam"].minus(facts["adamw"]) == pytest.approx(expected)
     (row,) = [row for row in Material(found).rows(trend.STATISTIC) if row["term"] == TOKENS]
     assert (
         row["estimate"] < 0

@@ -210,7 +210,9 @@ def test_a_trend_is_that_of_the_stated_seeds(study: Callable[..., StudyResults])
     assert set(rows["outcome"]) == {CONFIRMED}
     assert list(rows["difference"]) == pytest.approx([-1.0] * 2)
     whole = next(
-        t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss"
+        t
+        for t in trends(results, "table1", results.layout.columns("table1"))
+        if t.metric.name == "loss"
     )
     assert set(rows["df"]) == {whole.fit.df}
     assert outcomes(study(values, LOSS | {"test": "trend"}, n_sizes=2)) == {"loss": NOT_CONFIRMED}

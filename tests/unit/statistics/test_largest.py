@@ -1,7 +1,6 @@
 """Every number that an evaluation may have passes through the statistics and into print."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
-from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.cells import Cell
@@ -47,7 +46,7 @@ def test_statistics_and_tables_of_the_largest_numbers(
         return size if kind == "constant" else size * draws.choice([-1.0, 0.5, 1.0])
 
     study = results_of(plan, value)
-    study = replace(study, tests=compare(study))
+    study = decide(study)
     material = Material(study)
     for statistic in statistics_of(plan):
         if statistic.file in OF_RESULTS:

@@ -199,8 +199,8 @@ def test_a_change_of_order_counts_where_both_differences_are_significant(
     found = Material(study).frame(FLIPS).set_index(["n_tokens", "n_tokens_later"])
     assert set(found["optimizer"]) == {"coupled_adam"} and set(found["reference"]) == {"adamw"}
     group = {
-        each.n_tokens: study.by_seed(each, study.layout.metrics["loss"])
-        for each in study.groups["table7"]
+        each.n_tokens: {key: dict(fact.by_seed) for key, fact in study.at(each, "loss").items()}
+        for each in study.layout.groups["table7"]
     }
     pairs = [
         (tokens, a, b)

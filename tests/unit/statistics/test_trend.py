@@ -159,7 +159,9 @@ def test_the_test_of_growth_follows_the_direction_of_the_metric(
 def test_what_is_predicted_is_the_line_with_its_interval(study: Any) -> None:
     results = study(noisy_line)
     line = next(
-        t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss"
+        t
+        for t in trends(results, "table1", results.layout.columns("table1"))
+        if t.metric.name == "loss"
     )
     n_params = line.groups[0].setup.n_params
     low, middle, high = (line.predicted(n_params, 64.0 * steps)[0] for steps in (40, 80, 160))
@@ -200,7 +202,9 @@ def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(
 ) -> None:
     results = study(noisy_line)
     line = next(
-        t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss"
+        t
+        for t in trends(results, "table1", results.layout.columns("table1"))
+        if t.metric.name == "loss"
     )
     n_params = line.groups[0].setup.n_params
     tokens, low, high, reason = line.crossing(n_params)

@@ -1,7 +1,6 @@
 """The order ``pairs``: a text whose pairs of neighbouring tokens are a source, and the exact loss
 on it."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.occupancy import _of_text
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell
@@ -147,7 +146,7 @@ def test_a_table_says_that_its_losses_are_exact(settings):
         for name, value in sizes.items()
     ]
     study = StudyResults(layout_of(plan), results_frame(plan, rows))
-    (table,) = build_tables(replace(study, tests=compare(study)))
+    (table,) = build_tables(decide(study))
     assert "Losses are over all 12,345 pairs of their source, so they are exact." in table.notes
     assert not any("few" in note for note in table.notes)
 

@@ -27,7 +27,7 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.results.groups import Group, Setup
 from coupled_adam_bench.results.sample import summarize
-from coupled_adam_bench.results.study_results import StudyResults, paired_differences
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.candidates import STATISTIC, place_of
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.lines import TOKENS, Trend, trends
@@ -44,10 +44,12 @@ def _drawn_groups(study: StudyResults) -> list[Group]:
     A table of many optimizers at one place would squeeze the others; a study of nothing else shows
     it.
     """
-    of_few = [name for name, table in study.tables.items() if table.comparison != "each_other"]
+    of_few = [
+        name for name, table in study.layout.tables.items() if table.comparison != "each_other"
+    ]
     places: dict[tuple[Any, ...], Group] = {}
-    for name in of_few or study.tables:
-        for group in study.groups[name]:
+    for name in of_few or study.layout.tables:
+        for group in study.layout.groups[name]:
             places.setdefault((group.setup, group.n_tokens), group)
     return sorted(places.values(), key=lambda group: (group.setup.n_params, group.n_tokens))
 
@@ -57,9 +59,9 @@ def _by_optimizer(
 ) -> None:
     """Draw a metric at one number of tokens: what is a line elsewhere is a bar here."""
     samples, of_labels = {}, {}
-    for key, sample in study.samples(group, metric).items():
-        label = plain(group.optimizer_labels[key])
-        samples[label], of_labels[label] = sample, styles[key]
+    for key, fact in study.at(group, metric).items():
+        label = plain(fact.label)
+        samples[label], of_labels[label] = list(fact.by_seed.values()), styles[key]
     optimizer_bars(ax, samples, metric, of_labels)
     ax.set_xlabel(axis_label(metric, arrow=True))
 
@@ -78,7 +80,7 @@ def _along_tokens(
     ax.set_xlim(min(ends) / 1.5, max(ends) * 1.5)
     for key, style in styles.items():
         if having := [group for group in groups if key in group.cells]:
-            samples = [study.samples(group, metric)[key] for group in having]
+            samples = [list(study.at(group, metric)[key].by_seed.values()) for group in having]
             label = plain(having[0].optimizer_labels[key])
             bars(ax, [group.n_tokens for group in having], samples, label, **style)
 
@@ -176,7 +178,8 @@ _POINTS = 60
 
 def _difference(study: StudyResults, group: Group, trend: Trend) -> tuple[list[float], float]:
     """Return the differences in a group by seed, and half the length of their 95 % interval."""
-    differences = paired_differences(study, group, trend.metric, trend.optimizer, trend.reference)
+    facts = study.at(group, trend.metric)
+    differences = facts[trend.optimizer].minus(facts[trend.reference])
     values = list(filter(math.isfinite, differences.values()))
     sample = summarize(values)
     if sample.n < 2:
@@ -223,7 +226,7 @@ def trend(material: Material) -> Figure:
     with intervals."""
     study, table = material.study, trend_table(material.study.layout)
     assert table is not None, "a study without such a table has no figure of it"
-    groups, styles = study.groups[table], optimizer_styles(material.plan)
+    groups, styles = study.layout.groups[table], optimizer_styles(material.plan)
     by_size = sorted(groups, key=lambda group: group.setup.n_params)
     setups = {group.setup: f"N = {plain(group.model_label)}" for group in by_size}
     labels = {

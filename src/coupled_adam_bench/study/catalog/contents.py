@@ -35,7 +35,6 @@ CONTENTS: tuple[StatisticFile | NamedSection | str, ...] = (
     "verdict",
     "tables",
     "overview",
-    "answers",
     StatisticFile(
         "stated.csv",
         "statistics.hypotheses:STATISTIC",

@@ -1,7 +1,6 @@
 """Checks that the numbers of a bundle follow from its results, and that none was left out."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 from pandas import DataFrame
@@ -12,7 +11,8 @@ from coupled_adam_bench.report import contents
 from coupled_adam_bench.results import collect, groups, tidy
 from coupled_adam_bench.results.choices import choice_record, tried_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics import compare, declared
+from coupled_adam_bench.statistics import declared
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.tuning import choice_file
@@ -35,9 +35,8 @@ def check_numbers(opened: form.Opened, recorded: Recorded, study_dir: Path) -> N
             " has it"
         )
     results = _check_results(folder, recorded, study_dir / form.RESULTS)
-    untested = StudyResults(groups.layout_of(recorded.plan), results)
-    tested = replace(untested, tests=compare.compare(untested))
-    material = declared.Material(tested, study_dir=study_dir)
+    study = decide(StudyResults(groups.layout_of(recorded.plan), results))
+    material = declared.Material(study, study_dir=study_dir)
     for statistic in contents.statistics_of(recorded.plan):
         if statistic.file in form.STATISTICS:
             found = tidy.read_csv(study_dir / statistic.file, statistic.columns, statistic.key)
