@@ -27,8 +27,6 @@ if workflow.is_main_process and (STUDY_DIR.is_dir() or not workflow.output_setti
             lock.release()
     elif LOCKS:
         atexit.register(start.leave_nothing, STUDY_DIR)
-if workflow.is_main_process and not workflow.output_settings.dryrun:
-    pass_signals_on()
 if workflow.is_main_process:
     is_dry = workflow.output_settings.dryrun
     said = start.plan_in_short(PLAN) if is_dry else f"{PLAN.name}: {len(CELLS)} cells"
@@ -48,6 +46,7 @@ def begin():
 if IMPORTED and workflow.is_main_process and not workflow.output_settings.dryrun:
     with errors_of_users():
         begin()
+    pass_signals_on()
 
 
 # A workflow that imports this one may give our rules other names.
@@ -56,6 +55,9 @@ name_there = workflow.modifier.modify_rulename
 
 onstart:
     ours = {name_there(name): name for name in rules._rules}
+    # A cluster's jobs are elsewhere, and what is here then cancels them.
+    if workflow.local_exec:
+        pass_signals_on()
     work = [
         (ours.get(job.rule.name, ""), job.wildcards_dict) for job in workflow.dag.needrun_jobs()
     ]

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _NEW_OBJECTS = 50_000
 _LOOK_SECONDS = 1.0
@@ -77,6 +78,8 @@ def pass_signals_on() -> None:
     """
     if threading.current_thread() is not threading.main_thread():
         return
+    import psutil  # of the pipeline, which the command line does without
+
     # Whatever handler Snakemake sets, and even if it waits for a lock in it, Python writes here.
     numbers, written = os.pipe()
     os.set_blocking(written, False)
@@ -85,23 +88,28 @@ def pass_signals_on() -> None:
     def watch() -> None:
         while True:
             number = os.read(numbers, 1)[0]
-            if number in (signal.SIGINT, signal.SIGTERM):
-                time.sleep(_LOOK_SECONDS)  # those that have had it have mostly ended by then
-                _signal_jobs(number)
+            if number not in (signal.SIGINT, signal.SIGTERM):
+                continue
+            # What is started from now on ends the run, and is to do so undisturbed.
+            jobs = _children()
+            time.sleep(_LOOK_SECONDS)  # those that have had the signal have mostly ended by then
+            for job in jobs:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    job.send_signal(number)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _signal_jobs(number: int) -> None:
-    """Send a signal to all processes that this one has started, and those that they have, in its
-    group."""
+def _children() -> list[Any]:
+    """Return all processes that this one has started, and those that they have, in its group."""
     import psutil
 
-    group = os.getpgrp()
+    group, found = os.getpgrp(), []
     for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
+        with contextlib.suppress(ProcessLookupError):
             if os.getpgid(process.pid) == group:
-                process.send_signal(number)
+                found.append(process)
+    return found
 
 
 def git_revision() -> str | None:
