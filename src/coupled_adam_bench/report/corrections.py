@@ -35,7 +35,7 @@ from coupled_adam_bench.page.formats import (
     plural,
     significant,
 )
-from coupled_adam_bench.results.facts import Comparison, Outcome
+from coupled_adam_bench.results.facts import Outcome
 from coupled_adam_bench.results.groups import GROUP
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import compare, paired_text
@@ -99,18 +99,16 @@ def _count(count: int) -> Cell:
 def _survivors(study: StudyResults, name: str, rows: Sequence[Row]) -> Iterator[Block]:
     """Say what of a table's findings survives."""
     title, metrics = study.layout.tables[name].title, study.layout.columns(name)
-    bold: defaultdict[Any, list[Comparison]] = defaultdict(list)
+    bold: defaultdict[Any, list[Outcome]] = defaultdict(list)
     for row in rows:
         if row["bold"]:
-            bold[row[GROUP].place, row["metric"]].append(row[COMPARISON])
+            found = bold[row[GROUP].place, row["metric"]]
+            # A value that is missing altogether keeps none from being bold, and has no test.
+            if row["n_reference"]:
+                found.append(row[COMPARISON].outcome)
 
     def surviving(*outcomes: Outcome) -> int:
-        # A value that is missing altogether keeps none from being bold, and has no test.
-        survivors = 0
-        for found in bold.values():
-            there = [each for each in found if each.row["n_reference"]]
-            survivors += all(each.outcome in outcomes for each in there)
-        return survivors
+        return sum(all(each in outcomes for each in found) for found in bold.values())
 
     yield Heading(f"{title}: what survives a correction")
     is_are = "is" if len(bold) == 1 else "are"

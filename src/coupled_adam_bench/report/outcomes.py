@@ -140,7 +140,7 @@ def _difference(metric: Metric, is_centered: bool, row: Row) -> Cell:
     if found.difference != found.difference:
         return Cell(MISSING, title=found.reason)
     if found.outcome == Outcome.UNTESTED:
-        return Cell(MISSING, title="one run each: in the table, and not tested")
+        return Cell(MISSING, title=found.reason or "one run each: in the table, and not tested")
     mark, tone = _MARKS.get(found.outcome, ("", ""))
     text = difference_with_interval(found.difference, found.low, found.high, metric.digits + 1)
     title = (

@@ -1,5 +1,6 @@
 import math
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from statsmodels.stats.weightstats import ttost_paired
 from coupled_adam_bench.page.formats import interval, p_value
 from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.corrections import SECTION
+from coupled_adam_bench.results.facts import Outcome
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics import power
 from coupled_adam_bench.statistics.compare import compare
@@ -83,6 +85,17 @@ def test_margins_add_the_tests_of_equivalence(fake: Any) -> None:
         p_value(first["p_equivalence"]),
         p_value(first["p_equivalence_paired"]),
     ]
+
+
+def test_a_bold_value_without_a_paired_test_has_not_survived_one(fake: Any) -> None:
+    """A comparison that was not tested is none that a bold value has passed."""
+    material, study = fake.material, fake.study
+    comparisons = {}
+    for place, found in study.decided.comparisons.items():
+        comparisons[place] = [replace(each, outcome=Outcome.UNTESTED) for each in found]
+    material.study = replace(study, decided=replace(study.decided, comparisons=comparisons))
+    said = next(text for text in texts_of(SECTION, material) if "of the table are bold" in text)
+    assert "0 of them are better than all others, and 0 after Holm's correction." in said
 
 
 def values(fact: Any) -> Any:
