@@ -19,7 +19,7 @@ SNAKEFILES := Snakefile workflow/Snakefile rules
 PACKAGES := -e packages/coupled-adam -e packages/embedding-geometry
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims docs check schema examples reliability rulegraph address clean-venv
+.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims findings docs check schema examples reliability rulegraph address clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -66,6 +66,14 @@ registry: $(STAMP)  ## Check all bundles of others' results, and train a cell of
 
 claims: $(STAMP)  ## Check what README, docs and research/ say of studies, and write claims.json for machines
 	$(RUN) python research/claims.py
+
+# Not a part of the tests: a finding that no longer holds is news of a library.
+findings:  ## Run all findings, each in an environment of its own, which may take an hour
+	@mkdir -p build/findings; failed=0; for script in findings/*.sh; do \
+	  name=$$(basename $$script .sh); log=build/findings/$$name.log; \
+	  if $$script > $$log 2>&1; then result=holds; else result="differs or could not run: $$log"; failed=1; fi; \
+	  printf '%-42s %s\n' $$name "$$result"; \
+	done; exit $$failed
 
 docs: $(DOCS_STAMP)  ## Build the site of the pages into site/; python -m http.server -d site shows it
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict

@@ -26,6 +26,7 @@ PAGES = (
     "research/*/README.md",
     "packages/*/*.md",
     "benchmarks/README.md",
+    "findings/README.md",
 )
 PICTURES = ("docs/**/*.png", "docs/**/*.svg", "research/**/*.svg", "research/**/*.png")
 SHOWN = ("docs/examples/*/report/*.html",)

@@ -19,6 +19,7 @@ PAGES = [
     *EXAMPLES,
     *BOOK,
     ROOT / "benchmarks" / "README.md",
+    ROOT / "findings" / "README.md",
     *(ROOT / "packages").glob("*/*.md"),
 ]
 NAMING = (

@@ -41,6 +41,17 @@ def _place(request: Any) -> str:
     return f"downstream task {request.task_name!r}, item {request.doc_id} (from 0)"
 
 
+def _check_text(request: Any) -> None:
+    """Raise :class:`RequestError` if lm-eval made a list of the right answer, as it does where a
+    template gives a text like ``[1, 2]``."""
+    continuation = request.args[1]
+    if not isinstance(continuation, str):
+        raise RequestError(
+            f"{_place(request)}: lm-eval reads its right answer as {continuation!r}, which is not"
+            f" a text; let doc_to_target be the name of the column, without braces, or {ADVICE}"
+        )
+
+
 def check_requests(requests: Sequence[Any], encoded: Sequence[TokenRequest], seq_len: int) -> None:
     """Raise :class:`RequestError` if one has no context or no continuation, or a continuation that
     does not fit."""
@@ -138,6 +149,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         """Return each request's log-likelihood of its continuation, and whether the model would say
         just that."""
         for request in requests:
+            _check_text(request)
             if request.args not in self._tokens:
                 self._tokens[request.args] = self._encode(request)
         encoded = [self._tokens[request.args] for request in requests]

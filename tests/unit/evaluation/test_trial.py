@@ -196,6 +196,23 @@ def test_tasks_that_give_no_accuracy(part, changes, message):
         tried(changed)
 
 
+@pytest.mark.fault(
+    "evaluation",
+    "the right answer of an item is a text that lm-eval reads as a list",
+    "it is refused before training, with the setting that keeps it a text",
+)
+def test_an_answer_that_looks_like_a_list(part):
+    rows = [{"context": WORD, "answer": f" {WORD}"}, {"context": WORD, "answer": "[1, 2]"}]
+    log_likelihood = {"output_type": "loglikelihood", "doc_to_choice": None}
+    as_template = own_task(part, rows, **log_likelihood, doc_to_target="{{answer}}")
+    message = r"'own', item 1 \(from 0\): lm-eval reads its right answer as \[1, 2\], .* column"
+    with pytest.raises(ValueError, match=message):
+        tried(as_template)
+    by_name = own_task(part, rows, **log_likelihood, doc_to_target="answer")
+    with pytest.raises(Exception, match="UNK"):  # a text, for which this tokenizer has no words
+        tried(by_name)
+
+
 def test_studies_with_the_same_tasks_are_tried_once(part, monkeypatch):
     tried_studies = []
     monkeypatch.setattr(

@@ -53,7 +53,7 @@ def test_survivors_by_recount(fake: Any) -> None:
     assert by_label["the same, two-sided, after Holm"][-1] == str((rows["p_holm"] < 0.05).sum())
 
 
-def test_a_bold_value_without_a_paired_test_has_not_survived_one(
+def test_a_bold_value_of_counts_that_differ_alike_has_survived_no_test(
     tiny_study: Any, results_of: Any, tmp_path: Path
 ) -> None:
     """Each seed of Coupled Adam has two items of 24 more right: no spread, so no paired test."""
