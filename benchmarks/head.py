@@ -76,7 +76,9 @@ def _linear(linear: Callable[..., Tensor], options: object, in_bf16: bool) -> Wa
     return loss
 
 
-def make_way(way: Way, vocab_size: int, d_model: int, tokens: int, device: str) -> Callable[[], Tensor]:
+def make_way(
+    way: Way, vocab_size: int, d_model: int, tokens: int, device: str
+) -> Callable[[], Tensor]:
     """Return a function that computes a loss and its gradients in one way, and returns the mean."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(tokens, d_model, generator=generator).to(device).requires_grad_()

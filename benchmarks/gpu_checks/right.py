@@ -30,6 +30,8 @@ from coupled_adam_bench.study.cells import Cell
 
 FP32, BF16_KERNEL = 1e-6, 2**-8
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}
+N_STEPS = (40, 3)
+"""Steps of the check of optimizers, and of its rehearsal."""
 N_DRAWS = 3
 MOVED = {"fp32": 1e-7, "bf16": 2**-9}
 """How far initial weights are moved, relative to each: about what their precision rounds."""
@@ -255,7 +257,7 @@ def _cpu_cell(at: At, precision: str, name: str) -> Cell:
 def reference_losses(at: At, precision: str, name: str) -> list[float]:
     """Return the losses of an optimizer's steps on the CPU, of the file or else computed for it."""
     cell = _cpu_cell(at, precision, name)
-    return _kept(at, cell.id, partial(_losses, _on_cpu(at), cell, at.size(40, 3)))
+    return _kept(at, cell.id, partial(_losses, _on_cpu(at), cell, at.size(*N_STEPS)))
 
 
 def _kept(at: At, key: str, compute: Callable[[], list[float]]) -> list[float]:

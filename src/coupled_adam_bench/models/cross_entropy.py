@@ -233,11 +233,11 @@ def sum_with_z_loss(
     cross-entropy alone.
 
     Only the first can be differentiated. ``softmax`` takes the place of the device's own, and
-    ``chunk_loss`` that of all that is done with a chunk's logits. Everything else is as in :func:`sum_cross_entropy`.
+    ``chunk_loss`` that of all that is done with a chunk's logits. Everything else is as in
+    :func:`sum_cross_entropy`.
     """
-    return _SumCrossEntropy.apply(  # type: ignore[no-any-return, no-untyped-call]
-        hidden_TD, weight_VD, targets_T, z_loss, soft_cap, softmax, chunk_loss
-    )
+    arguments = (hidden_TD, weight_VD, targets_T, z_loss, soft_cap, softmax, chunk_loss)
+    return _SumCrossEntropy.apply(*arguments)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @torch.no_grad()

@@ -100,9 +100,7 @@ def loss_kernel(  # type: ignore[no-untyped-def]
             slope = 1 - tanh * tanh
         grad = tl.where(columns == target, target_grad, scale * tl.exp(x - top)) * slope
         grad = tl.where(is_kept, grad, 0.0)
-        tl.store(
-            row_ptr + columns, grad.to(logits_ptr.dtype.element_ty), mask=columns < n_columns
-        )
+        tl.store(row_ptr + columns, grad.to(logits_ptr.dtype.element_ty), mask=columns < n_columns)
 
 
 def by_kernel(
