@@ -35,7 +35,7 @@ N_STEPS = (40, 3)
 N_DRAWS = 3
 MOVED = {"fp32": 1e-7, "bf16": 2**-9}
 """How far initial weights are moved, relative to each: about what their precision rounds."""
-SENSITIVITIES = 4.0
+SENSITIVITIES = 10.0
 """How many times as far as moved weights the rounding of other kernels may move a loss: it acts in
 each step, and on gradients too."""
 SMALL = {"name": "small", "n_layer": 2, "n_head": 2, "d_model": 128, "learning_rate": 1e-3}
@@ -292,7 +292,8 @@ def _losses(
     at: At, cell: Cell, steps: int, moved: float = 0.0, draw: int = 0, **execution: Any
 ) -> list[float]:
     """Return the losses of steps whose initial weights are ``moved``, relative to each."""
-    with at.trainer(cell, train_threads=min(16, os.cpu_count() or 1), **execution) as trainer:
+    threads = at.size(min(16, os.cpu_count() or 1), 1)
+    with at.trainer(cell, train_threads=threads, **execution) as trainer:
         # The trainer asks for TF32, which a CPU does not have.
         torch.set_float32_matmul_precision("highest")
         if moved:
