@@ -230,13 +230,15 @@ def sensitivity(at: At, precision: str, name: str) -> list[float]:
     cell = _cpu_cell(at, "fp32", name)
     far = [0.0] * len(wanted)
     for draw in range(N_DRAWS):
-        moved = _kept(
-            at,
-            f"{cell.id} moved by {MOVED[precision]:g}, draw {draw}",
-            partial(_losses, _on_cpu(at), cell, len(wanted), moved=MOVED[precision], draw=draw),
-        )
+        key = f"{cell.id} moved by {MOVED[precision]:g}, draw {draw}"
+        train = partial(_losses_of_moved, at, cell, len(wanted), MOVED[precision], draw)
+        moved = _kept(at, key, train)
         far = list(map(max, far, relative_differences(moved, wanted)))
     return list(itertools.accumulate(far, max))
+
+
+def _losses_of_moved(at: At, cell: Cell, steps: int, moved: float, draw: int) -> list[float]:
+    return _losses(_on_cpu(at), cell, steps, moved=moved, draw=draw)
 
 
 def _on_cpu(at: At) -> At:
@@ -257,7 +259,7 @@ def _cpu_cell(at: At, precision: str, name: str) -> Cell:
 def reference_losses(at: At, precision: str, name: str) -> list[float]:
     """Return the losses of an optimizer's steps on the CPU, of the file or else computed for it."""
     cell = _cpu_cell(at, precision, name)
-    return _kept(at, cell.id, partial(_losses, _on_cpu(at), cell, at.size(*N_STEPS)))
+    return _kept(at, cell.id, lambda: _losses(_on_cpu(at), cell, at.size(*N_STEPS)))
 
 
 def _kept(at: At, key: str, compute: Callable[[], list[float]]) -> list[float]:

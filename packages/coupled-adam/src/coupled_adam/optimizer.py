@@ -394,6 +394,7 @@ def _step_by_kernel(
 
     beta1, beta2 = group["betas"]
     step = state["step"].item()
+    gain = beta1 - 1 if group["maximize"] else 1 - beta1
     exp_avg_sq = triton_kernels.step(
         parameter.flatten(1),
         state["exp_avg"].flatten(1),
@@ -402,7 +403,7 @@ def _step_by_kernel(
         state["exp_avg_sq"].flatten(),
         factor if isinstance(factor, Tensor) else None,
         beta1,
-        beta1 - 1 if group["maximize"] else 1 - beta1,
+        gain,
         1 - group["lr"] * group["weight_decay"],
         1 - beta2,
         group["scale"] / (1 - beta2**step),

@@ -109,8 +109,9 @@ def is_one_kernel(group: dict[str, Any], parameter: Tensor, *others: Tensor) -> 
 def has_kernels(group: dict[str, Any], parameter: Tensor, *others: Tensor) -> bool:
     """Tell whether Triton's kernels compute the norm of these tensors in float32."""
     dim = group["coupled_dim"] % parameter.ndim
-    is_float32 = exact_dtype(parameter.dtype) == torch.float32
-    return is_float32 and _for_triton(group["fused"], dim, parameter, *others)
+    if not _for_triton(group["fused"], dim, parameter, *others):
+        return False
+    return exact_dtype(parameter.dtype) == torch.float32
 
 
 def _for_triton(fused: bool | None, dim: int, *tensors: Tensor) -> bool:
