@@ -135,7 +135,7 @@ def main() -> None:
     else:
         steps = {name: make_step(name, *sizes) for name in SETTINGS}
     reference = next(iter(steps))
-    seconds: dict[str, list[float]] = {name: [] for name in SETTINGS}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(arguments.rounds + 1):
         for name, step in steps.items():
             start = time.process_time()
