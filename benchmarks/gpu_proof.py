@@ -1,11 +1,11 @@
 """Proves on a machine with a GPU that what is trained there is right, and records how fast it is.
 
 It needs this repository, PyTorch and the few packages that docs/gpu.md names. Nothing is downloaded
-or installed. Each check runs in a process of its own, which is killed at its time limit. The checks
-run in the order of their worth until the minutes are over; the same command goes on with those that
-have not passed.
+or installed. Each check runs in a process of its own, which is killed at its time limit. Those of
+``right`` run side by side, and all others one after the other, in the order of their worth until
+the minutes are over; the same command goes on with those that have not passed.
 
-    python benchmarks/gpu_proof.py --minutes 27
+    python benchmarks/gpu_proof.py --minutes 22
     python benchmarks/gpu_proof.py --part fast --only training profile
     python benchmarks/gpu_proof.py --references    # on any machine, beforehand
 
@@ -27,22 +27,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, str(Path(__file__).resolve())]
-MINUTES = 27.0
+MINUTES = 22.0
 """For which all checks run at the longest."""
 # The checks of each part in the order of their worth, with their limits in seconds.
 CHECKS: dict[str, dict[str, float]] = {
     "right": {
-        "kernels": 60,
-        "loss": 70,
-        "stopping": 110,
-        "scoring": 60,
-        "deterministic": 50,
-        "optimizers": 190,
+        "kernels": 90,
+        "loss": 90,
+        "stopping": 240,
+        "scoring": 90,
+        "deterministic": 90,
+        "optimizers": 300,
     },
     "fast": {
         "training": 100,
@@ -50,15 +51,20 @@ CHECKS: dict[str, dict[str, float]] = {
         "profile": 60,
         "waits": 40,
         "optimizer": 30,
+        "head": 60,
         "reference": 190,
     },
     "large": {"sizes": 300, "evaluation": 90},
 }
+TOGETHER = ("right",)
+"""Parts whose checks run side by side on the one card: none of their numbers is a speed, and all of
+them fit its memory."""
 OUT = Path("results/gpu_proof")
 REFERENCES, FROZEN, SPEEDS = "references.json", "frozen.json", "gpu_speed.csv"
 PASSED = ("passed", "rehearsed")
 LEAST_TORCH = (2, 9)
 _LEAST_SECONDS = 5.0  # in less time no check can start
+_POLL_SECONDS = 0.05
 _PATIENCE = 3.0  # a rehearsal has so many times the limits: its machine has no GPU, and other work
 
 
@@ -80,48 +86,78 @@ def run_check(part: str, name: str, out: Path, rehearse: bool) -> None:
             print(json.dumps(row.beside(frozen).to_json()), file=lines, flush=True)
 
 
-def outcome(
-    part: str,
-    name: str,
-    limit: float,
-    log: Path,
-    given: dict[str, Any],
-    rehearse: bool,
-    compiled: Path,
-) -> dict[str, Any]:
-    """Run one check in a process of its own, and return what came of it as a JSON value.
+@dataclass
+class Running:
+    """A check that runs in a process of its own."""
 
-    Checks of a part share what is ``compiled``, and everything else that they write is deleted
-    after them. ``given`` is what the check is told: numbers of earlier ones, frozen speeds, and the
-    file of references.
+    name: str
+    limit: float
+    """The seconds after which it is killed."""
+    folder: tempfile.TemporaryDirectory[str]
+    """All that it writes, which is deleted after it."""
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    begun: float
+
+    @property
+    def rows(self) -> Path:
+        """The file of its rows."""
+        return Path(self.folder.name) / "rows"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself, or is due to be killed."""
+        is_late = time.perf_counter() - self.begun > self.limit
+        return is_late or self.process.poll() is not None
+
+    def end(self, log: Path) -> int | None:
+        """Kill what still runs of it, add what it has printed to the log, and return its status,
+        None if it was killed."""
+        status = self.process.poll()
+        kill_session_of(self.process.pid)  # also what the check itself has started
+        self.process.wait()
+        self.output.close()
+        printed = Path(self.output.name).read_bytes()
+        with log.open("ab") as lines:
+            lines.write(f"== {self.name}\n".encode() + printed)
+        return status
+
+
+def start(
+    part: str, name: str, limit: float, given: dict[str, Any], rehearse: bool, compiled: Path
+) -> Running:
+    """Start one check.
+
+    Checks of a part share what is ``compiled``. ``given`` is what the check is told: numbers of
+    earlier ones, frozen speeds, and the file of references.
     """
-    with tempfile.TemporaryDirectory(prefix="gpu-proof-") as folder:
-        rows = Path(folder) / "rows"
-        rows.touch()
-        command = [*COMMAND, "--part", part, "--check", name, "--out", str(rows)]
-        variables = environment(folder, compiled, rehearse)
-        variables["GPU_PROOF_GIVEN"] = json.dumps(given)
-        start = time.perf_counter()
-        with log.open("a", encoding="utf-8") as output:
-            print(f"== {part} {name}", file=output, flush=True)
-            process = subprocess.Popen(
-                command + (["--rehearse"] if rehearse else []),
-                env=variables,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-            try:
-                status: int | None = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                status = None
-            finally:  # also what the check itself has started
-                kill_session_of(process.pid)
-                process.wait()
-        found = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    folder = tempfile.TemporaryDirectory(prefix="gpu-proof-")
+    rows = Path(folder.name) / "rows"
+    rows.touch()
+    command = [*COMMAND, "--part", part, "--check", name, "--out", str(rows)]
+    variables = environment(folder.name, compiled, rehearse)
+    variables["GPU_PROOF_GIVEN"] = json.dumps(given)
+    output = (Path(folder.name) / "output").open("wb")
+    begun = time.perf_counter()
+    process = subprocess.Popen(
+        command + (["--rehearse"] if rehearse else []),
+        env=variables,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+    return Running(name, limit, folder, process, output, begun)
+
+
+def outcome(part: str, check: Running, log: Path, rehearse: bool) -> dict[str, Any]:
+    """End a check, and return what came of it as a JSON value."""
+    seconds = time.perf_counter() - check.begun
+    status = check.end(log)
+    found = [json.loads(line) for line in check.rows.read_text(encoding="utf-8").splitlines()]
+    check.folder.cleanup()
     judged = part == "right" or not rehearse  # of a rehearsal, no time and no memory
     if status is None:
-        verdict = f"killed after {limit:.0f} s"
+        verdict = f"killed after {check.limit:.0f} s"
     elif status:
         verdict = f"broke with status {status}"
     elif judged and not all(row["passed"] for row in found):
@@ -130,8 +166,8 @@ def outcome(
         verdict = "passed" if judged else "rehearsed"
     return {
         "verdict": verdict,
-        "seconds": round(time.perf_counter() - start, 1),
-        "limit": limit,
+        "seconds": round(seconds, 1),
+        "limit": check.limit,
         "rows": found,
     }
 
@@ -248,35 +284,60 @@ def run_part(
     about = machine()
     report: dict[str, Any] = {"part": part, "machine": about, "rehearsal": rehearse}
     checks = {} if again else kept_checks(out / f"{part}.json", report)
-    report["checks"] = checks
+    waiting = [name for name in chosen if name not in checks]
+    for name in chosen:
+        if name in checks:
+            print(f"{part} {name}: passed before", flush=True)
+    n_together = max(1, len(waiting)) if part in TOGETHER else 1
+    running: list[Running] = []
     with tempfile.TemporaryDirectory(prefix="gpu-proof-") as compiled:
-        for name in chosen:
-            if name in checks:
-                print(f"{part} {name}: passed before", flush=True)
-                continue
-            limit = CHECKS[part][name] * (_PATIENCE if rehearse else 1)
-            left = seconds - (time.perf_counter() - begun)
-            if left < _LEAST_SECONDS:
-                not_run = {"verdict": "not run: no time is left", "seconds": 0.0, "rows": []}
-                checks[name] = not_run | {"limit": CHECKS[part][name]}
-            else:
-                given = {
-                    "known": known_values(checks),
-                    "frozen": frozen_values(out, about["device"]).get(name, {}),
-                    "references": str((out / REFERENCES).resolve()),
-                }
-                checks[name] = outcome(
-                    part, name, min(limit, left), log, given, rehearse, Path(compiled)
-                )
-            # What is known is written after each check, since the next one may end the machine.
-            write(out / f"{part}.json", json.dumps(report, indent=1) + "\n")
-            write(out / f"{part}.md", table(part, report))
-            if not rehearse:
-                freeze(out, about["device"], name, checks[name])
-            verdict, taken = checks[name]["verdict"], checks[name]["seconds"]
-            print(f"{part} {name}: {verdict}, {taken} s", flush=True)
+        try:
+            while waiting or running:
+                ended: str | None = None
+                left = seconds - (time.perf_counter() - begun)
+                can_start = bool(waiting) and len(running) < n_together
+                done = [check for check in running if check.has_ended]
+                if can_start and left < _LEAST_SECONDS:
+                    ended = waiting.pop(0)
+                    not_run = {"verdict": "not run: no time is left", "seconds": 0.0, "rows": []}
+                    checks[ended] = not_run | {"limit": CHECKS[part][ended]}
+                elif can_start:
+                    name = waiting.pop(0)
+                    given = {
+                        "known": known_values(checks),
+                        "frozen": frozen_values(out, about["device"]).get(name, {}),
+                        "references": str((out / REFERENCES).resolve()),
+                    }
+                    limit = CHECKS[part][name] * (_PATIENCE if rehearse else 1)
+                    allowed = min(limit, left)
+                    running.append(start(part, name, allowed, given, rehearse, Path(compiled)))
+                elif done:
+                    running.remove(done[0])
+                    ended = done[0].name
+                    checks[ended] = outcome(part, done[0], log, rehearse)
+                else:
+                    time.sleep(_POLL_SECONDS)
+                if ended is not None:
+                    in_order = [name for name in CHECKS[part] if name in checks]
+                    report["checks"] = {name: checks[name] for name in in_order}
+                    _keep(part, ended, report, out)
+        finally:
+            for check in running:
+                check.end(log)
+    report["checks"] = {name: checks[name] for name in CHECKS[part] if name in checks}
     print(table(part, report))
     return all(checks[name]["verdict"] in PASSED for name in chosen)
+
+
+def _keep(part: str, name: str, report: dict[str, Any], out: Path) -> None:
+    """Write what is known after a check, since the next one may end the machine, and say what came
+    of it."""
+    write(out / f"{part}.json", json.dumps(report, indent=1) + "\n")
+    write(out / f"{part}.md", table(part, report))
+    check = report["checks"][name]
+    if not report["rehearsal"]:
+        freeze(out, report["machine"]["device"], name, check)
+    print(f"{part} {name}: {check['verdict']}, {check['seconds']} s", flush=True)
 
 
 def kept_checks(path: Path, report: dict[str, Any]) -> dict[str, Any]:
@@ -350,6 +411,12 @@ def make_references(out: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="gpu-proof-") as folder:
         words = [sys.executable, "-c", REFERENCE, str((out / REFERENCES).resolve()), folder]
         subprocess.run(words, env=environment(folder, Path(folder), False), check=True)
+
+
+def longest(part: str) -> float:
+    """Return the seconds that a part takes at the longest."""
+    limits = CHECKS[part].values()
+    return max(limits) if part in TOGETHER else sum(limits)
 
 
 def main() -> int:

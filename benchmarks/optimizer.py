@@ -8,7 +8,8 @@ Adam reuses, and ``step_after_clip`` what a step adds to clipping. On a CPU each
 on a GPU that of 50 calls, which are queued between two events. All optimizers take turns in one
 process, and ratios are medians over the rounds. ``parts`` has what Coupled Adam must read before
 its update, without clipping: the column sums, and ``torch.sum``, which does nothing but read.
-Prints JSON.
+``operations`` are the calls of torch in a step with clipping, those that give a view left out: on a
+GPU about as many launches, but a kernel of Triton counts as none. Prints JSON.
 
     python benchmarks/optimizer.py
     python benchmarks/optimizer.py --shapes 50304x768 --dtypes bfloat16 --threads 1
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 from gpu_checks.common import seconds
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coupled_adam.update import sums_of_squares
 from coupled_adam_bench.machine.device import pick_device
@@ -107,6 +109,23 @@ def cost(device: torch.device, function: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
+class Operations(TorchDispatchMode):
+    """Counts the operations of torch that are called, without those that give a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: Any = (), settings: Any = None
+    ) -> Any:
+        tensors = [each for each in function._schema.arguments if "Tensor" in str(each.type)]
+        aliases = [each.alias_info for each in tensors if each.alias_info is not None]
+        is_view = any(not alias.is_write for alias in aliases)
+        self.number += function.namespace == "aten" and bool(tensors) and not is_view
+        return function(*arguments, **(settings or {}))
+
+
 def ratio(values: list[float], reference: list[float]) -> float:
     """Return the median ratio over the rounds, without the first two, which warm up."""
     pairs = list(zip(values, reference, strict=True))[2:]
@@ -144,6 +163,11 @@ def measure(
                 ("step_after_clip", both - clipping),
             ):
                 times[name][what].append(value)
+    operations = {}
+    for name, (optimizer, parameter) in optimizers.items():
+        with Operations() as counted:
+            clip_and_step(optimizer, parameter)
+        operations[name] = counted.number
     result: dict[str, Any] = {"parts": {}}
     for name, values in times_of_parts.items():
         result["parts"][f"{name}_ratio"] = ratio(values, times[REFERENCE]["step"])
@@ -159,6 +183,7 @@ def measure(
         entry: dict[str, Any] = {
             "second_moment_numbers": numbers,
             "state_bytes": sum(tensors.values()),
+            "operations": operations[name],
         }
         for what, values in times[name].items():
             reference = times[REFERENCE][what]

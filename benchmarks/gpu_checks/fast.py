@@ -22,6 +22,7 @@ from gpu_checks.common import (
     write_tokens,
 )
 from gpu_checks.reference import reference_step
+from head import TODAY, make_way, ways
 from optimizer import build, clip_and_step
 from torch import nn
 from torch.autograd import DeviceType
@@ -36,7 +37,7 @@ from coupled_adam_bench.training.trainer import Trainer
 PAPER = {"seq_len": 1024, "batch_sequences": 96}
 BEST_PUBLIC = {"H100": 468_000, "H200": 490_000}
 """The best public tokens a second of one GPU at this size: llm.c's, and modded-nanogpt's on an H200
-(docs/performance.md)."""
+(docs/gpu.md)."""
 SPEED = "tokens a second"
 
 
@@ -248,6 +249,24 @@ def optimizer(at: At) -> Rows:
             yield record(f"{dtype}, {name}, ms", 1000 * times[name])
         reference, ours = times.values()
         yield record(f"{dtype}, clipping and step relative to AdamW's", ours / reference)
+
+
+def head(at: At) -> Rows:
+    """Loss and gradients of 12 sequences at the head of 125M, in several ways: time, memory, and
+    how far the loss is from today's way's."""
+    sizes = at.size((VOCAB_SIZE, 768, 12 * 1024), (256, 16, 64))
+    times, losses = {}, {}
+    for name, way in ways(at.on_gpu).items():
+        step = make_way(way, *sizes, at.device.type)
+        losses[name] = step().item()
+        at.seconds(step, at.size(5, 1))
+        times[name] = median(at.seconds(step, at.size(20, 1)) for _ in range(3))
+        yield record(f"{name}, ms", 1000 * times[name])
+        yield Row(f"{name}, relative to {TODAY} way", times[name] / times[TODAY])
+        yield Row(f"{name}, GB", at.peak_bytes(step) / 1e9)
+        yield Row(f"{name}, loss", abs(losses[name] / losses[TODAY] - 1), 1e-2)
+        del step
+        at.forget()
 
 
 def memory(at: At) -> Rows:

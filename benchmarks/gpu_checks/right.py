@@ -6,11 +6,13 @@ Shapes: R rows, C columns of a matrix; B sequences, T tokens, D = d_model, V = v
 
 import itertools
 import json
+import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +22,22 @@ from gpu_checks.common import At, Row, Rows, relative_error, write_tokens, zipf_
 from torch import Tensor, nn
 
 from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest
+from coupled_adam_bench.machine.device import lacks_bf16
 from coupled_adam_bench.models.base import LanguageModel
+from coupled_adam_bench.models.cross_entropy import ChunkLoss
 from coupled_adam_bench.models.export import save_model
 from coupled_adam_bench.study.cells import Cell
 
 FP32, BF16_KERNEL = 1e-6, 2**-8
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}
+N_STEPS = (40, 3)
+"""Steps of the check of optimizers, and of its rehearsal."""
+N_DRAWS = 3
+MOVED = {"fp32": 1e-7, "bf16": 2**-9}
+"""How far initial weights are moved, relative to each: about what their precision rounds."""
+SENSITIVITIES = 10.0
+"""How many times as far as moved weights the rounding of other kernels may move a loss: it acts in
+each step, and on gradients too."""
 SMALL = {"name": "small", "n_layer": 2, "n_head": 2, "d_model": 128, "learning_rate": 1e-3}
 RECIPE = {"seq_len": 128, "batch_sequences": 8, "warmup_steps": 10, "precision": "fp32"}
 _GUARD = 64
@@ -33,7 +45,7 @@ _GUARD = 64
 
 
 def kernels(at: At) -> Rows:
-    """Both kernels of Coupled Adam against float64, on 60 shapes."""
+    """The kernels of Coupled Adam against float64, on 60 shapes."""
     from coupled_adam import triton_kernels
 
     n_rows = at.size((1, 2, 15, 16, 17, 129, 1000, 2049, 50257, 50304), (1, 17))
@@ -46,7 +58,7 @@ def kernels(at: At) -> Rows:
         return buffer, buffer[_GUARD : _GUARD + size].view(shape)
 
     for dtype, allowed in ((torch.float32, FP32), (torch.bfloat16, BF16_KERNEL)):
-        worst, touched, differs = {"sums": 0.0, "weights": 0.0, "moments": 0.0}, 0, 0
+        worst, touched, differs = dict.fromkeys(_OF_KERNELS, 0.0), 0, 0
         for shape in itertools.product(n_rows, n_columns):
             buffers = [guarded(shape, dtype) for _ in range(3)]
             before = [buffer.clone() for buffer, _ in buffers]
@@ -57,7 +69,9 @@ def kernels(at: At) -> Rows:
             differs += not torch.equal(sums, triton_kernels.column_sums_of_squares(grad))
             triton_kernels.update(weight, moment, grad, row, 0.9, 0.1, 0.99)
             new_moment = 0.9 * exact[1] + 0.1 * exact[2]
+            whole = _whole_step(*(each.to(dtype) for each in exact), row)
             pairs = {
+                **whole,
                 "sums": (sums, exact[2].square().sum(0)),
                 "weights": (weight, 0.99 * exact[0] - row.double() * new_moment),
                 "moments": (moment, new_moment),
@@ -69,10 +83,40 @@ def kernels(at: At) -> Rows:
                 touched += not all(torch.equal(*each) for each in zip(*edges, strict=True))
         name = str(dtype).removeprefix("torch.")
         for what, error in worst.items():
-            yield Row(f"{name} {what}, error", error, FP32 if what == "sums" else allowed)
+            yield Row(f"{name} {what}, error", error, FP32 if what in _IN_FP32 else allowed)
         yield Row(f"{name}, writes beside a matrix", touched, 0)
         yield Row(f"{name}, sums that differ the second time", differs, 0)
     yield Row("shapes", len(n_rows) * len(n_columns))
+
+
+_IN_FP32 = ("sums", "sums of clipping", "norm and factor", "second moments of a step")
+_OF_KERNELS = (*_IN_FP32, "weights", "moments", "weights of a step", "moments of a step")
+
+
+def _whole_step(
+    weight: Tensor, moment: Tensor, grad: Tensor, moments: Tensor
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return what clipping and a step by their kernels give, each with its exact value."""
+    from coupled_adam import triton_kernels
+
+    exact = [each.double() for each in (weight, moment, grad, moments)]
+    square = exact[2].square().sum(0)
+    others = torch.full((), 2.0, device=grad.device)
+    norm = (square.sum() + 4).sqrt()
+    factor = min(1.0, 3.0 / (norm.item() + 1e-6))
+    sums, found = triton_kernels.norm_of(grad, 3.0, others, None)
+    settings = (0.9, 0.1, 0.99, 0.05, 2.0, 1e-2, 1e-8)
+    found_moments = triton_kernels.step(weight, moment, grad, sums, moments, found[0], *settings)
+    new_moments = exact[3] + 0.05 * (factor**2 * square / len(grad) - exact[3])
+    new_moment = 0.9 * exact[1] + 0.1 * factor * exact[2]
+    new_weight = 0.99 * exact[0] - 1e-2 / ((2.0 * new_moments).sqrt() + 1e-8) * new_moment
+    return {
+        "sums of clipping": (sums, square),
+        "norm and factor": (found[:2], torch.stack([norm.new_tensor(factor), norm])),
+        "second moments of a step": (found_moments, new_moments),
+        "moments of a step": (moment, new_moment),
+        "weights of a step": (weight, new_weight),
+    }
 
 
 def loss(at: At) -> Rows:
@@ -97,21 +141,29 @@ def loss(at: At) -> Rows:
         inputs, targets = tokens[:, :-1], tokens[:, 1:].masked_fill(tokens[:, 1:] == 3, -100)
         arguments: dict[str, Any] = {"reduction": "objective", "z_loss": z_loss}
         model = at.model(cell, 0.05, soft_cap)
+        chunk_losses: dict[str, ChunkLoss | None] = {"": None}
+        if at.on_gpu:
+            from coupled_adam_bench.models.loss_kernel import by_kernel
+
+            chunk_losses[", our kernel"] = by_kernel
         exact = double(replace(at, device=torch.device("cpu")).model(cell, 0.05, soft_cap))
         wanted, _ = exact(inputs, targets, **arguments)
         wanted.backward()
-        for precision, allowed in LIMITS.items():
+        for precision, way in itertools.product(LIMITS, chunk_losses):
+            allowed = LIMITS[precision]
             model.zero_grad()
+            model.chunk_loss = chunk_losses[way]
             with torch.autocast(at.device.type, torch.bfloat16, enabled=precision == "bf16"):
                 found, _ = model(inputs.to(at.device), targets.to(at.device), **arguments)
             found.backward()
-            yield Row(f"{name} {precision}, loss", abs(found.item() / wanted.item() - 1), allowed)
+            what = f"{name} {precision}{way}"
+            yield Row(f"{what}, loss", abs(found.item() / wanted.item() - 1), allowed)
             both = list(zip(model.parameters(), exact.parameters(), strict=True))
             grads = [
                 torch.cat([pair[side].grad.double().flatten().cpu() for pair in both])
                 for side in (0, 1)
             ]
-            yield Row(f"{name} {precision}, gradients", relative_error(*grads), allowed)
+            yield Row(f"{what}, gradients", relative_error(*grads), allowed)
 
 
 def double(model: LanguageModel) -> LanguageModel:
@@ -133,17 +185,64 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def optimizers(at: At) -> Rows:
-    """Steps of six optimizers, compiled and not, against the CPU: the largest relative difference
-    of a loss."""
+    """Steps of six optimizers, compiled and not, against the CPU: how far each loss is off, and
+    over what is allowed at its step."""
     for precision, name, cell in _optimizer_cells(at):
         wanted = reference_losses(at, precision, name)
-        # Muon orthogonalizes in bf16, whatever the precision.
-        is_bf16 = cell.training.core_optimizer != "adamw"
-        allowed = LIMITS["bf16" if is_bf16 else precision]
+        allowed = allowed_differences(at, precision, name)
         for compiled in (False, True):
             found = _losses(at, cell, len(wanted), compile=compiled)
-            far = max(abs(ours - cpu) / cpu for ours, cpu in zip(found, wanted, strict=True))
-            yield Row(f"{name} {precision}, {'compiled' if compiled else 'eager'}", far, allowed)
+            what = f"{name} {precision}, {'compiled' if compiled else 'eager'}"
+            differences = relative_differences(found, wanted)
+            yield Row(what, max(differences))
+            yield Row(f"{what}, relative to what is allowed", furthest(differences, allowed), 1)
+
+
+def relative_differences(found: Sequence[float], wanted: Sequence[float]) -> list[float]:
+    """Return step by step by how much a loss is off, relative to the one that is wanted."""
+    return [abs(ours - right) / right for ours, right in zip(found, wanted, strict=True)]
+
+
+def furthest(differences: Sequence[float], allowed: Sequence[float]) -> float:
+    """Return the largest share that a step takes of what is allowed at it; inf where a loss is not
+    finite."""
+    shares = [off / limit for off, limit in zip(differences, allowed, strict=True)]
+    return max(share if math.isfinite(share) else math.inf for share in shares)
+
+
+def allowed_differences(at: At, precision: str, name: str) -> list[float]:
+    """Return step by step by how much a loss may be off, relative to the CPU's.
+
+    Rounding alone is amplified from step to step, by Coupled Adam several hundred times as much as
+    by AdamW. So what is allowed grows with what weights that are moved by a rounding have done to
+    the losses so far. In the first steps, where a wrong kernel already shows, it is small.
+    """
+    # Muon orthogonalizes in bf16, whatever the precision.
+    is_bf16 = OPTIMIZERS[name][1].get("core_optimizer", "adamw") != "adamw"
+    limit = LIMITS["bf16" if is_bf16 else precision]
+    return [limit + SENSITIVITIES * far for far in sensitivity(at, precision, name)]
+
+
+def sensitivity(at: At, precision: str, name: str) -> list[float]:
+    """Return step by step how far moved weights have moved a loss up to there, relative to it: the
+    largest of several draws in float32 on the CPU, of the file or else computed for it."""
+    wanted = reference_losses(at, "fp32", name)
+    cell = _cpu_cell(at, "fp32", name)
+    far = [0.0] * len(wanted)
+    for draw in range(N_DRAWS):
+        key = f"{cell.id} moved by {MOVED[precision]:g}, draw {draw}"
+        train = partial(_losses_of_moved, at, cell, len(wanted), MOVED[precision], draw)
+        moved = _kept(at, key, train)
+        far = list(map(max, far, relative_differences(moved, wanted)))
+    return list(itertools.accumulate(far, max))
+
+
+def _losses_of_moved(at: At, cell: Cell, steps: int, moved: float, draw: int) -> list[float]:
+    return _losses(_on_cpu(at), cell, steps, moved=moved, draw=draw)
+
+
+def _on_cpu(at: At) -> At:
+    return replace(at, device=torch.device("cpu"))
 
 
 def _optimizer_cells(at: At, **execution: Any) -> Iterator[tuple[str, str, Cell]]:
@@ -152,33 +251,58 @@ def _optimizer_cells(at: At, **execution: Any) -> Iterator[tuple[str, str, Cell]
         yield precision, name, at.cell(SMALL, recipe, execution, optimizers=[optimizer])
 
 
+def _cpu_cell(at: At, precision: str, name: str) -> Cell:
+    cells = {each[:2]: each[2] for each in _optimizer_cells(_on_cpu(at), gpus=0)}
+    return cells[precision, name]
+
+
 def reference_losses(at: At, precision: str, name: str) -> list[float]:
     """Return the losses of an optimizer's steps on the CPU, of the file or else computed for it."""
-    on_cpu = replace(at, device=torch.device("cpu"))
-    cells = {each[:2]: each[2] for each in _optimizer_cells(on_cpu, gpus=0)}
-    cell = cells[precision, name]
+    cell = _cpu_cell(at, precision, name)
+    return _kept(at, cell.id, lambda: _losses(_on_cpu(at), cell, at.size(*N_STEPS)))
+
+
+def _kept(at: At, key: str, compute: Callable[[], list[float]]) -> list[float]:
+    """Return losses of the file ``at.references``, or compute them and keep them there."""
     path = at.references
     known: dict[str, list[float]] = {}
     if path is not None and path.exists():
         known = json.loads(path.read_text(encoding="utf-8"))
-    if cell.id not in known:
-        known[cell.id] = _losses(on_cpu, cell, at.size(40, 3))
+    if key not in known:
+        known[key] = compute()
         if path is not None:
             path.write_text(json.dumps(known) + "\n", encoding="utf-8")
-    return known[cell.id]
+    return known[key]
 
 
 def make_references(at: At) -> None:
-    """Compute all that is compared with a CPU, which is kept in the file ``at.references``."""
+    """Compute all that is compared with a CPU, which is kept in the file ``at.references``.
+
+    Losses in bf16 are left to a processor that has it, such as that of the machine with the GPU: on
+    another they take hours.
+    """
     for precision, name in itertools.product(LIMITS, OPTIMIZERS):
         print(f"{name} {precision} ...", flush=True)
-        reference_losses(at, precision, name)
+        sensitivity(at, precision, name)
+        if precision == "bf16" and lacks_bf16():
+            print("  losses in bf16 are left to the machine with the GPU: this one has no bf16")
+        else:
+            reference_losses(at, precision, name)
 
 
-def _losses(at: At, cell: Cell, steps: int, **execution: Any) -> list[float]:
-    with at.trainer(cell, train_threads=min(16, os.cpu_count() or 1), **execution) as trainer:
+def _losses(
+    at: At, cell: Cell, steps: int, moved: float = 0.0, draw: int = 0, **execution: Any
+) -> list[float]:
+    """Return the losses of steps whose initial weights are ``moved``, relative to each."""
+    threads = at.size(min(16, os.cpu_count() or 1), 1)
+    with at.trainer(cell, train_threads=threads, **execution) as trainer:
         # The trainer asks for TF32, which a CPU does not have.
         torch.set_float32_matmul_precision("highest")
+        if moved:
+            generator = torch.Generator().manual_seed(draw)
+            for weight in trainer.model.parameters():
+                noise = torch.randn(weight.shape, generator=generator)
+                weight.data.mul_(1 + moved * noise)
         return [trainer.train_step(step)[0].item() for step in range(steps)]
 
 

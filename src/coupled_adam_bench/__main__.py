@@ -49,6 +49,17 @@ def main() -> int:
 
         return run_stage()
     except ModuleNotFoundError as error:
+        from importlib.metadata import PackageNotFoundError
+
+        if isinstance(error, PackageNotFoundError):
+            folder = f"{error.name.replace('-', '_')}-*.dist-info"
+            print(
+                f"error: no folder {folder} is on Python's path; it says which packages"
+                f" {error.name!r} needs, and `pip install` writes it. Where only the source was"
+                " copied, copy this folder too, from the site-packages of an installation",
+                file=sys.stderr,
+            )
+            return 2
         package = (error.name or __package__).partition(".")[0]
         if find_spec(package) is not None:
             # It is there, and something in it is not: no matter of what is installed.

@@ -84,6 +84,10 @@ def test_the_tables_follow_from_the_results(folder, tmp_path):
 )
 def test_a_stated_plan_is_the_one_that_was_run(folder):
     manifest = file_of(f"{folder.name}/manifest.json")
+    if "never run" in (folder / "README.md").read_text(encoding="utf-8").partition("\n")[0]:
+        assert manifest is None  # what is stated waits for its study
+        load_any_study(folder / f"{folder.name}.yaml")
+        return
     assert manifest is not None
     stated = json.loads(gzip.decompress(manifest.read_bytes()))["stated"]
     registered = (folder / "registration.yaml").read_bytes()

@@ -377,6 +377,29 @@ runpy.run_module("coupled_adam_bench", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.fault(
+    "settings", "only the source of the packages is there", "the folder that is missing is named"
+)
+def test_a_missing_description_of_a_package_is_named_as_that():
+    code = "\n".join(
+        (
+            "import sys, coupled_adam_bench.cli",
+            "from importlib.metadata import requires",
+            "from coupled_adam_bench.__main__ import main",
+            "coupled_adam_bench.cli.main = lambda: requires('coupled-adam-other')",
+            "sys.exit(main())",
+        )
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith(
+        "error: no folder coupled_adam_other-*.dist-info is on Python's path; it says which"
+    )
+    assert "is not installed" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("package", "arguments"),
     [

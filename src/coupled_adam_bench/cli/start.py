@@ -184,7 +184,7 @@ def slow_precision(plan: Plan, planned: Collection[str]) -> Iterator[str]:
             yield (
                 f"{study.name}: training.precision: bf16 takes about ten times as long as fp32 on"
                 " this processor, which has no products in it; set fp32, or use another machine"
-                " (docs/performance.md)"
+                " (docs/gpu.md)"
             )
 
 

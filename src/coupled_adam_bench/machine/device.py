@@ -12,7 +12,7 @@ from coupled_adam_bench.machine.visible_gpus import VISIBLE, named_gpus
 
 MAX_THREADS_PER_PROCESSOR = 4
 # Tokens whose logits are held at once. On a CPU, the products reach full speed and the logits stay
-# in the cache (see docs/performance.md); on a GPU, the products occupy all multiprocessors.
+# in the cache (see docs/gpu.md); on a GPU, the products occupy all multiprocessors.
 LOGITS_CHUNK = {"cpu": 256, "cuda": 4096}
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from coupled_adam_bench.models.cross_entropy import (
     IGNORED,
+    ChunkLoss,
     LogitObserver,
     Softmax,
     by_log_softmax,
@@ -27,7 +28,7 @@ from coupled_adam_bench.models.cross_entropy import (
 LAYER_NORM_EPS = 1e-5  # [C]
 IN_FLOAT32 = {"cpu"}
 """Devices whose attention is slower in bfloat16, the backward pass above all
-(docs/performance.md)."""
+(docs/gpu.md)."""
 
 
 def _is_in_float32(device: str) -> bool:
@@ -173,6 +174,7 @@ class LanguageModel(nn.Module, ABC):
         )
         self.n_layer, self.n_head, self.d_model, self.d_ffn = n_layer, n_head, d_model, d_ffn
         self.softmax: Softmax | None = None
+        self.chunk_loss: ChunkLoss | None = None
         # Initial values are drawn in the order of these assignments.
         self.embedding = uninitialised_embedding(vocab_size, d_model)
         if self.learned_positions:
@@ -313,7 +315,13 @@ class LanguageModel(nn.Module, ABC):
         float32 at least."""
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
         return sum_with_z_loss(
-            hidden_TD, self.head_weight, targets_T, z_loss, self.soft_cap, self.softmax
+            hidden_TD,
+            self.head_weight,
+            targets_T,
+            z_loss,
+            self.soft_cap,
+            self.softmax,
+            self.chunk_loss,
         )
 
 

@@ -30,6 +30,9 @@ class LogitObserver(Protocol):
 Softmax = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """A function that returns the softmax of logits CV and the losses of targets C1; it may overwrite
 the logits."""
+ChunkLoss = Callable[[Tensor, Tensor, float, float | None], tuple[Tensor, Tensor, Tensor]]
+"""A function of logits CV, targets C, the z-loss and the soft cap, that returns the logits'
+gradients, the losses and the z-losses of shape C, as ``loss_kernel.by_kernel`` does."""
 
 
 def compute_dtype(hidden_TD: Tensor) -> torch.dtype:
@@ -91,6 +94,39 @@ def _add(total_VD: Tensor, product_VD: Tensor) -> None:
         total += product
 
 
+def _by_softmax(
+    logits_CV: Tensor,
+    safe_C1: Tensor,
+    z_loss: float,
+    soft_cap: float | None,
+    slopes_CV: Tensor | None,
+    softmax: Softmax,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the gradients of logits, which may be overwritten, the losses of targets (shape C1),
+    and with a z-loss the logarithms of Z (shape C1).
+
+    ``slopes_CV`` is memory for the derivative of the soft cap, if there is one.
+    """
+    dtype = logits_CV.dtype
+    if soft_cap is not None and slopes_CV is not None:
+        logits_CV = capped(logits_CV, soft_cap, slopes_CV)
+    target_logits_C1 = logits_CV.gather(1, safe_C1) if z_loss else None
+    grad_CV, loss_C1 = softmax(logits_CV, safe_C1)
+    # softmax - 1 is computed from the loss, since bfloat16 would round a softmax near 1 to 1.
+    target_grads_C1 = loss_C1.neg().expm1()
+    log_z_C1 = None
+    if target_logits_C1 is not None:
+        log_z_C1 = loss_C1 + target_logits_C1
+        grad_CV.mul_(1 + 2 * z_loss * log_z_C1)
+        target_grads_C1 += 2 * z_loss * log_z_C1 * loss_C1.neg().exp()
+    # On a CPU, scatter_ would cast a whole matrix in bfloat16 to float32 and back.
+    all_C = torch.arange(len(grad_CV), device=grad_CV.device)
+    grad_CV[all_C, safe_C1[:, 0]] = target_grads_C1[:, 0].to(grad_CV.dtype)
+    if slopes_CV is not None:
+        grad_CV = grad_CV.mul_(slopes_CV).to(dtype)
+    return grad_CV, loss_C1, log_z_C1
+
+
 class _SumCrossEntropy(torch.autograd.Function):
     """Sum of cross-entropies whose gradients are computed in the forward pass, chunk by chunk.
 
@@ -111,6 +147,7 @@ class _SumCrossEntropy(torch.autograd.Function):
         z_loss: float,
         soft_cap: float | None,
         softmax: Softmax | None,
+        chunk_loss: ChunkLoss | None,
     ) -> tuple[Tensor, Tensor]:
         dtype, device = compute_dtype(hidden_TD), hidden_TD.device
         softmax, chunk = softmax or _SOFTMAX[device.type], LOGITS_CHUNK[device.type]
@@ -125,30 +162,30 @@ class _SumCrossEntropy(torch.autograd.Function):
             # One buffer for all chunks.
             all_logits_CV = hidden.new_empty(min(chunk, len(hidden)), len(weight))
             product_VD = None if dtype == grad_weight_VD.dtype else torch.empty_like(weight)
-            all_slopes_CV = None if soft_cap is None else torch.empty_like(all_logits_CV)
+            all_slopes_CV = None
+            if soft_cap is not None and chunk_loss is None:
+                all_slopes_CV = torch.empty_like(all_logits_CV)
             for start in range(0, len(targets_T), chunk):
                 rows = slice(start, start + chunk)
                 hidden_CD, kept_C1, factor_C1 = hidden[rows], kept_T1[rows], factor_T1[rows]
                 safe_C1 = targets_T[rows, None].clamp(min=0)
                 logits_CV = torch.mm(hidden_CD, weight.T, out=all_logits_CV[: len(hidden_CD)])
-                if soft_cap is not None and all_slopes_CV is not None:
-                    logits_CV = capped(logits_CV, soft_cap, all_slopes_CV[: len(hidden_CD)])
-                target_logits_C1 = logits_CV.gather(1, safe_C1) if z_loss else None
-                grad_CV, loss_C1 = softmax(logits_CV, safe_C1)
-                loss += loss_C1.where(kept_C1, 0).sum()
-                # softmax - 1 is computed from the loss, since bfloat16 would round a softmax near 1
-                # to 1.
-                target_grads_C1 = loss_C1.neg().expm1()
-                if target_logits_C1 is not None:
-                    log_z_C1 = loss_C1 + target_logits_C1
-                    penalty += z_loss * log_z_C1.square().where(kept_C1, 0).sum()
-                    grad_CV.mul_(1 + 2 * z_loss * log_z_C1)
-                    target_grads_C1 += 2 * z_loss * log_z_C1 * loss_C1.neg().exp()
-                # On a CPU, scatter_ would cast a whole matrix in bfloat16 to float32 and back.
-                all_C = torch.arange(len(hidden_CD), device=device)
-                grad_CV[all_C, safe_C1[:, 0]] = target_grads_C1[:, 0].to(grad_CV.dtype)
-                if all_slopes_CV is not None:
-                    grad_CV = grad_CV.mul_(all_slopes_CV[: len(hidden_CD)]).to(dtype)
+                if chunk_loss is not None:
+                    grad_CV, loss_C, penalty_C = chunk_loss(
+                        logits_CV, targets_T[rows], z_loss, soft_cap
+                    )
+                    loss += loss_C.sum()
+                    penalty += penalty_C.sum()
+                else:
+                    slopes_CV = None
+                    if all_slopes_CV is not None:
+                        slopes_CV = all_slopes_CV[: len(hidden_CD)]
+                    grad_CV, loss_C1, log_z_C1 = _by_softmax(
+                        logits_CV, safe_C1, z_loss, soft_cap, slopes_CV, softmax
+                    )
+                    loss += loss_C1.where(kept_C1, 0).sum()
+                    if log_z_C1 is not None:
+                        penalty += z_loss * log_z_C1.square().where(kept_C1, 0).sum()
                 # Ignored rows are masked here, where a row has D numbers instead of V.
                 torch.mul(grad_CV @ weight, factor_C1, out=grad_hidden_TD[rows])
                 kept_hidden_CD = hidden_CD * factor_C1
@@ -167,7 +204,8 @@ class _SumCrossEntropy(torch.autograd.Function):
         scale, _ = grad_outputs
         # Scaling in place is safe: nothing else uses these tensors, and a second backward pass is
         # refused.
-        return grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale), None, None, None, None
+        of_inputs = grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale)
+        return *of_inputs, None, None, None, None, None
 
 
 def sum_cross_entropy(
@@ -189,14 +227,17 @@ def sum_with_z_loss(
     z_loss: float,
     soft_cap: float | None = None,
     softmax: Softmax | None = None,
+    chunk_loss: ChunkLoss | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the sum over tokens of cross-entropy and ``z_loss (log Z)^2``, and that of the
     cross-entropy alone.
 
-    Only the first can be differentiated. ``softmax`` takes the place of the device's own.
-    Everything else is as in :func:`sum_cross_entropy`.
+    Only the first can be differentiated. ``softmax`` takes the place of the device's own, and
+    ``chunk_loss`` that of all that is done with a chunk's logits. Everything else is as in
+    :func:`sum_cross_entropy`.
     """
-    return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T, z_loss, soft_cap, softmax)  # type: ignore[no-any-return, no-untyped-call]
+    arguments = (hidden_TD, weight_VD, targets_T, z_loss, soft_cap, softmax, chunk_loss)
+    return _SumCrossEntropy.apply(*arguments)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 training job asks for.
 
 The layers are counted as they run without torch.compile, which keeps less, so that the count is an
-upper bound for compiled ones. docs/performance.md compares it with measurements.
+upper bound for compiled ones. docs/gpu.md compares it with measurements.
 """
 
 import math

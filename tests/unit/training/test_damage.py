@@ -225,6 +225,14 @@ def test_a_finished_cell_is_kept_and_nothing_is_written(
     assert f"{cell.cell.id}: kept, trained before" in capsys.readouterr().err
 
 
+def test_a_finished_cell_needs_no_checkpoint(
+    cell: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(cell.run_dir / "checkpoints")
+    assert cell.train() == 0
+    assert f"{cell.cell.id}: kept, trained before" in capsys.readouterr().err
+
+
 def test_the_command_keeps_a_finished_cell_without_starting_torch(
     cell: Cell, tiny_study, make_workspace: Callable[..., Any]
 ) -> None:

@@ -18,7 +18,7 @@ from coupled_adam.adamw import adamw_step, dense
 from coupled_adam.checks import ONLY_COUPLED, check, refuse, refuse_without_effect
 from coupled_adam.saved_state import of_adamw, saved_group, saved_step_and_moment, step_device
 from coupled_adam.shards import local, part_of_row, placed_as, sums_over_shards
-from coupled_adam.update import Scalar, sums_of_squares, update
+from coupled_adam.update import Scalar, has_kernels, is_one_kernel, sums_of_squares, update
 
 
 class CoupledAdam(torch.optim.Optimizer):
@@ -179,38 +179,62 @@ class CoupledAdam(torch.optim.Optimizer):
         coupled = {
             parameter: (group, grad) for parameter, (group, grad) in own.items() if group["coupled"]
         }
-        sums = {
-            parameter: _sums(parameter, grad, group) for parameter, (group, grad) in coupled.items()
-        }
         unique = dict.fromkeys((*parameters, *own))
         others = [
             parameter
             for parameter in unique
             if parameter.grad is not None and parameter not in coupled
         ]
-        norm_of_others = torch.nn.utils.get_total_norm(
-            [p.grad for p in others if p.grad is not None]
-        )
+        norm_of_others = None
+        if others:
+            norm_of_others = torch.nn.utils.get_total_norm(
+                [p.grad for p in others if p.grad is not None]
+            )
         if isinstance(norm_of_others, DTensor):
             norm_of_others = norm_of_others.full_tensor()
-        squares = [column.sum() for column in sums.values()] + [norm_of_others.square()]
-        norm = torch.stack([square.to(squares[0].device) for square in squares]).sum().sqrt()
+        norm, clipped = self._clip_coupled(coupled, norm_of_others, max_norm)
         if error_if_nonfinite and not norm.isfinite():
             raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm.item()}")
-        torch.nn.utils.clip_grads_with_norm_(others, max_norm, norm)
-        # torch's clip_grad_norm_ adds the same 1e-6.
-        factor = (max_norm / (norm + 1e-6)).clamp(max=1)
+        if others:
+            torch.nn.utils.clip_grads_with_norm_(others, max_norm, norm)
+        self._clipped |= clipped
+        return norm
+
+    def _clip_coupled(
+        self,
+        coupled: dict[Tensor, tuple[dict[str, Any], Tensor]],
+        norm_of_others: Tensor | None,
+        max_norm: float,
+    ) -> tuple[Tensor, dict[Tensor, "_Clipped"]]:
+        """Return the joint norm, and what the step takes over for each coupled parameter."""
+        one_device = len({grad.device for _, grad in coupled.values()}) == 1
+        if one_device and all(
+            has_kernels(group, parameter, grad) for parameter, (group, grad) in coupled.items()
+        ):
+            return _clip_by_kernels(coupled, norm_of_others, max_norm)
+        sums = {
+            parameter: _sums(parameter, grad, group) for parameter, (group, grad) in coupled.items()
+        }
+        squares = [column.sum() for column in sums.values()]
+        if norm_of_others is not None:
+            squares.append(norm_of_others.square())
+        if not squares:
+            return torch.zeros(()), {}
+        square = squares[0]
+        if len(squares) > 1:
+            square = torch.stack([each.to(square.device) for each in squares]).sum()
+        norm = square.sqrt()
+        clipped: dict[Tensor, _Clipped] = {}
+        if coupled:
+            # torch's clip_grad_norm_ adds the same 1e-6.
+            factor = (max_norm / (norm + 1e-6)).clamp(max=1)
         for parameter, (_, grad) in coupled.items():
             # On a CPU .item() does not synchronize, and a float 1 lets the step skip the
             # multiplication.
             on_cpu = parameter.device.type == "cpu"
-            self._clipped[parameter] = _Clipped(
-                grad,
-                _version(grad),
-                sums[parameter],
-                factor.item() if on_cpu else factor.to(parameter.device),
-            )
-        return norm
+            scalar = factor.item() if on_cpu else factor.to(parameter.device)
+            clipped[parameter] = _Clipped(grad, _version(grad), sums[parameter], scalar)
+        return norm, clipped
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, and what ``clip_grad_norm_`` computed from them."""
@@ -297,11 +321,15 @@ class CoupledAdam(torch.optim.Optimizer):
         # As in torch.optim.AdamW, the step is a CPU tensor unless capturable, so .item() does not
         # synchronize.
         step: Scalar = state["step"] if group["capturable"] else state["step"].item()
+        factor: Scalar = 1.0 if clipped is None else clipped.factor
+        if is_one_kernel(group, parameter, state["exp_avg"], grad):
+            state["exp_avg_sq"] = _step_by_kernel(parameter, grad, group, state, sums, factor)
+            return
 
         mean = sums / parameter.shape[dim]
         gain: Scalar = 1 - beta1
-        if clipped is not None:
-            mean, gain = mean * clipped.factor**2, gain * clipped.factor
+        if isinstance(factor, Tensor) or factor != 1:
+            mean, gain = mean * factor**2, gain * factor
         exp_avg_sq: Tensor = state["exp_avg_sq"].lerp_(mean, 1 - beta2)
         root = (exp_avg_sq * (group["scale"] / (1 - beta2**step))).sqrt_()
         row = group["lr"] / (1 - beta1**step) / root.add_(group["eps"])
@@ -330,6 +358,59 @@ class _Clipped:
     version: int
     sums: Tensor
     factor: Scalar
+
+
+def _clip_by_kernels(
+    coupled: dict[Tensor, tuple[dict[str, Any], Tensor]],
+    norm_of_others: Tensor | None,
+    max_norm: float,
+) -> tuple[Tensor, dict[Tensor, _Clipped]]:
+    """Return the joint norm, and what the step takes over, in two launches for each parameter."""
+    from coupled_adam import triton_kernels
+
+    sums, found = {}, None
+    for parameter, (_, grad) in coupled.items():
+        others = None if norm_of_others is None else norm_of_others.to(grad.device)
+        sums[parameter], found = triton_kernels.norm_of(grad.flatten(1), max_norm, others, found)
+    assert found is not None, "without a coupled parameter there is no kernel"
+    factor, norm, _ = found.unbind()
+    clipped = {}
+    for parameter, (_, grad) in coupled.items():
+        sums_of = sums[parameter].view(grad.shape[1:])
+        clipped[parameter] = _Clipped(grad, _version(grad), sums_of, factor)
+    return norm, clipped
+
+
+def _step_by_kernel(
+    parameter: Tensor,
+    grad: Tensor,
+    group: dict[str, Any],
+    state: dict[str, Any],
+    sums: Tensor,
+    factor: Scalar,
+) -> Tensor:
+    """Update a parameter and its first moment in one launch, and return its new second moment."""
+    from coupled_adam import triton_kernels
+
+    beta1, beta2 = group["betas"]
+    step = state["step"].item()
+    gain = beta1 - 1 if group["maximize"] else 1 - beta1
+    exp_avg_sq = triton_kernels.step(
+        parameter.flatten(1),
+        state["exp_avg"].flatten(1),
+        grad.flatten(1),
+        sums.flatten(),
+        state["exp_avg_sq"].flatten(),
+        factor if isinstance(factor, Tensor) else None,
+        beta1,
+        gain,
+        1 - group["lr"] * group["weight_decay"],
+        1 - beta2,
+        group["scale"] / (1 - beta2**step),
+        group["lr"] / (1 - beta1**step),
+        group["eps"],
+    )
+    return exp_avg_sq.view(sums.shape)
 
 
 def _version(grad: Tensor) -> int:

@@ -8,6 +8,7 @@ parameter - row exp_avg``. The row holds the step sizes; it is constant along th
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,6 +94,24 @@ def update(
             moment.copy_(exact_moment)
     else:
         _one_by_one(parameter, exp_avg, grad, row.unsqueeze(dim), beta1, gain, keep)
+
+
+def is_one_kernel(group: dict[str, Any], parameter: Tensor, *others: Tensor) -> bool:
+    """Tell whether Triton's kernels do all of a step of a group with these tensors.
+
+    They take their settings as numbers, and compute in float32.
+    """
+    if group["capturable"] or isinstance(group["lr"], Tensor):
+        return False
+    return has_kernels(group, parameter, *others)
+
+
+def has_kernels(group: dict[str, Any], parameter: Tensor, *others: Tensor) -> bool:
+    """Tell whether Triton's kernels compute the norm of these tensors in float32."""
+    dim = group["coupled_dim"] % parameter.ndim
+    if not _for_triton(group["fused"], dim, parameter, *others):
+        return False
+    return exact_dtype(parameter.dtype) == torch.float32
 
 
 def _for_triton(fused: bool | None, dim: int, *tensors: Tensor) -> bool:

@@ -131,9 +131,20 @@ class Budget(Settings):
     ``execution.gpus``."""
     mfu: float | None = Field(None, gt=0, le=1)
     """Share of the GPU's peak that training reaches; by default an estimate for each model, which
-    no GPU has measured. Finished runs replace both."""
+    docs/gpu.md explains. Finished runs replace both."""
     price_per_gpu_hour: float | None = Field(None, ge=0, le=10**6)
-    """Price of a GPU for an hour in USD; without one there is no cost."""
+    """Price of a GPU for an hour in USD; without one there is no cost. It is that of one kind of
+    card, so ``gpu`` must stand beside it."""
+
+    @model_validator(mode="after")
+    def _a_price_has_its_card(self) -> Self:
+        price = self.price_per_gpu_hour
+        if price is not None and "gpu" not in self.model_fields_set:
+            raise ValueError(
+                f"price_per_gpu_hour: {price:g} is the price of one kind of card, and the hours"
+                " differ by the card; name it with budget.gpu, one of " + ", ".join(GPUS)
+            )
+        return self
 
 
 BoldRule = Literal["paper", "paired", "holm"]

@@ -1,9 +1,10 @@
-"""How much longer real training steps take than the count of ``roofline``: by public logs of other
-code, and by what the proof on a GPU has measured of ours.
+"""How much longer real training steps take than the count of ``roofline``: by what the proof on a
+GPU has measured of ours, and by public logs of other code.
 
 ``public_logs.csv`` has a line for each log: its source, and whether that was seen again or is taken
 from notes; the card as the source names it, empty where we assume one; the shape of the model, the
 batch, and the milliseconds of a step. The proof (docs/gpu.md) writes lines of the same form.
+``gpu_speed.csv`` has those of the one card that has run it, with date, commit and PyTorch.
 """
 
 import csv
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import parse_study
@@ -20,9 +21,14 @@ from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.tools.estimate.roofline import step_parts
 
 PUBLIC = Path(__file__).with_name("public_logs.csv")
+SHIPPED = Path(__file__).with_name("gpu_speed.csv")
+"""What the proof has measured of our own steps, and ships with the bench."""
 SEEN_AGAIN, FROM_NOTES = "again", "notes"
 WELL_KNOWN = ("H100", "H200", "A100")
 """The cards of which several logs with a named card are known."""
+SAME_CHIP = {"H100": "H200"}
+"""By kind of GPU, the kind that has the same chip with the same peak, and another memory, whose
+bandwidth the count has."""
 _SHAPE = ("n_layer", "n_head", "d_model", "ffn_dim")
 
 
@@ -55,6 +61,11 @@ class Log:
         return self.seconds / sum(step_parts(self.cell, self.cell.study.execution).values())
 
 
+ResidualSource = Literal["proof", "one card", "same chip", "estimate"]
+"""Whose steps were measured: ours on the user's card, ours on a card of the same kind, ours on a
+card with the same chip, or those of others' code."""
+
+
 @dataclass(frozen=True)
 class Residual:
     """How much longer a step takes than counted: the likely factor, and between which two shares of
@@ -63,8 +74,7 @@ class Residual:
     factor: float
     low: float
     high: float
-    is_own: bool = False
-    """Whether our own code was measured, and not that of others."""
+    source: ResidualSource = "estimate"
 
 
 def read_logs(path: Path) -> tuple[Log, ...]:
@@ -136,13 +146,50 @@ def public_residual(gpu: str) -> Residual:
     return Residual(factor, min(shares), max(shares))
 
 
-def residual_of(gpu: str, own: Sequence[Log] = ()) -> Residual:
-    """Return the residual of a kind of GPU: by our ``own`` logs of it, or else by public ones."""
-    measured = [log.residual for log in own if log.gpu == gpu]
-    if not measured:
-        return public_residual(gpu)
-    factor = median(measured)
-    return Residual(factor, min(measured) / factor, max(measured) / factor, is_own=True)
+@cache
+def shipped_logs() -> tuple[Log, ...]:
+    """Return the logs of ``gpu_speed.csv``, which are of our own code."""
+    return read_logs(SHIPPED)
+
+
+def residual_of(cell: Cell, own: Sequence[Log] = ()) -> Residual:
+    """Return the residual of a cell on the kind of GPU of its budget.
+
+    It is that of the user's ``own`` logs of this kind, else of the logs that ship with the bench,
+    else of those of a card with the same chip, and else of public logs.
+    """
+    gpu = cell.study.budget.gpu
+    measured: tuple[tuple[ResidualSource, Sequence[Log]], ...] = (
+        ("proof", own),
+        ("one card", shipped_logs()),
+    )
+    for source, logs in measured:
+        of_kind = [log for log in logs if log.gpu == gpu]
+        if of_kind:
+            return _measured_residual(cell, of_kind, source)
+    public = public_residual(gpu)
+    of_chip = [log for log in shipped_logs() if log.gpu == SAME_CHIP.get(gpu)]
+    if not of_chip:
+        return public
+    # Nobody has measured how well the count carries over, so the high end stays that of public
+    # logs. The low end is that of the chip, which is no faster with a slower memory.
+    chip = _measured_residual(cell, of_chip, "same chip")
+    return Residual(chip.factor, chip.low, public.high, "same chip")
+
+
+def _measured_residual(cell: Cell, logs: Sequence[Log], source: ResidualSource) -> Residual:
+    """Return the residual by logs of our code: of the cell's own model where it was measured, with
+    the range of all models."""
+    residuals = [log.residual for log in logs]
+    of_model = [log.residual for log in logs if _shape_of(log.cell) == _shape_of(cell)]
+    middle = median(residuals)
+    low, high = min(residuals) / middle, max(residuals) / middle
+    return Residual(median(of_model or residuals), low, high, source)
+
+
+def _shape_of(cell: Cell) -> tuple[str, int, int, int]:
+    model = cell.model
+    return model.architecture, model.n_layer, model.d_model, model.d_ffn
 
 
 def log_line(cell: Cell, source: str, card: str, milliseconds: float, about: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Time of training: measured where runs have ended, else computed from FLOPs and bytes.
 
-The computed times are those of ``roofline``, times what public logs of others' code took more. Once
-the proof on a GPU has measured our own steps, it is what they took more.
+The computed times are those of ``roofline``, times what measured steps took more: our own on this
+kind of GPU or on one with the same chip, and else those of public logs of others' code.
 """
 
 import math
@@ -17,7 +17,12 @@ from coupled_adam_bench.store.paths import GPU_SPEED, RESULTS, RunFiles
 from coupled_adam_bench.store.runs import FINISHED, read_run
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution
-from coupled_adam_bench.tools.estimate.public_logs import Log, read_logs, residual_of
+from coupled_adam_bench.tools.estimate.public_logs import (
+    Log,
+    ResidualSource,
+    read_logs,
+    residual_of,
+)
 from coupled_adam_bench.tools.estimate.roofline import step_parts
 from coupled_adam_bench.training.memory import local_sequences
 
@@ -32,11 +37,19 @@ SHORTEST_MINUTES, LONGEST_MINUTES = 60, 1440
 often end jobs at a day."""
 START_SECONDS = 120
 """Time until the first step that we assume: imports, data, compilation."""
-_TIME_MARGIN = {"measured": 1.5, "proof": 1.5, "budget.mfu": 2.0, "estimate": 2.0}
+_TIME_MARGIN = {
+    "measured": 1.5,
+    "proof": 1.5,
+    "one card": 2.0,
+    "same chip": 2.0,
+    "budget.mfu": 2.0,
+    "estimate": 2.0,
+}
 _GROWTH = 1.5
 
-Source = Literal["measured", "proof", "budget.mfu", "estimate"]
-"""What a speed rests on: ended runs, the proof on a GPU, ``budget.mfu``, or a count."""
+Source = Literal["measured", "budget.mfu"] | ResidualSource
+"""What a speed rests on: ended runs, ``budget.mfu``, or a count with what measured steps took
+more."""
 
 
 class Spread(NamedTuple):
@@ -61,10 +74,10 @@ def estimated_mfu(cell: Cell, execution: Execution, own: Sequence[Log] = ()) -> 
 
     ``own`` are logs of our code (see ``public_logs``).
     """
-    gpu = cell.study.budget.gpu
+    peak = GPUS[cell.study.budget.gpu].peak_flops
     tokens = local_sequences(cell, execution) * cell.training.seq_len
-    seconds = sum(step_parts(cell, execution).values()) * residual_of(gpu, own).factor
-    return cell.flops / cell.n_tokens * tokens / seconds / GPUS[gpu].peak_flops
+    seconds = sum(step_parts(cell, execution).values()) * residual_of(cell, own).factor
+    return cell.flops / cell.n_tokens * tokens / seconds / peak
 
 
 def validation_share(cell: Cell, execution: Execution) -> float:
@@ -93,10 +106,9 @@ def estimated_speed(cell: Cell, execution: Execution, own: Sequence[Log] = ()) -
     peak_per_token = execution.gpus * GPUS[budget.gpu].peak_flops / flops
     if budget.mfu is not None:
         return Speed(peak_per_token * budget.mfu, "budget.mfu")
-    residual = residual_of(budget.gpu, own)
-    source: Source = "proof" if residual.is_own else "estimate"
+    residual = residual_of(cell, own)
     mfu = estimated_mfu(cell, execution, own)
-    return Speed(peak_per_token * mfu, source, Spread(residual.low, residual.high))
+    return Speed(peak_per_token * mfu, residual.source, Spread(residual.low, residual.high))
 
 
 def _kind(cell: Cell) -> tuple[Any, ...]:

@@ -3,13 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from markupsafe import Markup
 
 from coupled_adam_bench.machine.gpus import GPUS
 from coupled_adam_bench.page.blocks import Block, Cell, Fold, Grid, Terms, Text, listed
+from coupled_adam_bench.store.runs import KEEP_CHECKPOINTS
 from coupled_adam_bench.tools.estimate.cell import CellEstimate, EstimateRow
+from coupled_adam_bench.tools.estimate.public_logs import SAME_CHIP
 from coupled_adam_bench.tools.estimate.rental import MEMORY_GB, PRICES_OF, Rental
 from coupled_adam_bench.tools.estimate.speed import Source
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
@@ -19,12 +21,28 @@ if TYPE_CHECKING:  # a plan is described without pandas
     from coupled_adam_bench.statistics.declared import Material
 
 UNKNOWN = "-"
-_BASIS: dict[Source, str] = {
-    "measured": "speeds of ended runs",
-    "proof": "what the proof on a GPU has measured",
-    "budget.mfu": "the MFU that budget.mfu gives",
-    "estimate": "an estimate",
-}
+_KEPT = f"{KEEP_CHECKPOINTS} a cell, of no use once it has ended"
+
+
+def _basis_of(source: Source, machine: str) -> str:
+    """Return what times rest on that have this source, of cells on this kind of machine."""
+    match source:
+        case "measured":
+            return "speeds of ended runs"
+        case "proof":
+            return f"what the proof on a GPU has measured for {machine}"
+        case "one card":
+            return f"steps that this bench took on one {machine} (docs/gpu.md)"
+        case "same chip":
+            return (
+                f"steps that this bench took on one {SAME_CHIP[machine]}, scaled to the {machine},"
+                " which has the same chip and a slower memory (docs/gpu.md)"
+            )
+        case "budget.mfu":
+            return f"the MFU that budget.mfu gives for {machine}"
+        case "estimate":
+            return f"an estimate for {machine}"
+    assert_never(source)
 
 
 def hours(seconds: float) -> str:
@@ -178,20 +196,19 @@ def _rental_row(rental: Rental) -> list[str]:
 
 def basis(estimate: Estimate) -> str:
     """Return a sentence that says what the times rest on."""
-    sources = dict.fromkeys(cell.source for cell in estimate.cells)
-    named = " and ".join(_BASIS[source] for source in sources)
     machine = estimate.budget.gpu if estimate.on_gpus else "threads of 40 GFLOP/s"
-    measured = "" if list(sources) == ["measured"] else f" for {machine}"
+    sources = dict.fromkeys(cell.source for cell in estimate.cells)
+    named = " and ".join(_basis_of(source, machine) for source in sources)
     logs = ""
     if _is_by_public_logs(estimate):
-        logs = " by public logs of others' code; no GPU has run ours (docs/performance.md)"
+        logs = f" by public logs of others' code; no {machine} has run ours (docs/gpu.md)"
     ended = [cell for cell in estimate.cells if cell.run is not None]
     compared = ""
     if ended:
         taken = sum(cell.hours_taken for cell in ended)
         assumed = sum(_assumed(cell) for cell in ended)
         compared = f" The ended runs took {count(taken / assumed)} times what was assumed before."
-    return f"The times rest on {named}{measured}{logs}.{compared}"
+    return f"The times rest on {named}{logs}.{compared}"
 
 
 def _assumed(estimate: CellEstimate) -> float:
@@ -223,7 +240,7 @@ def _cost(estimate: Estimate) -> Iterator[tuple[str, str]]:
         return
     price = estimate.budget.price_per_gpu_hour
     if price is None:
-        yield "cost", "unknown; set budget.price_per_gpu_hour"
+        yield "cost", "unknown; set budget.gpu and budget.price_per_gpu_hour"
         return
     cost, left = (
         span(low * price, high * price)
@@ -237,7 +254,8 @@ def _wall_time(estimate: Estimate) -> Iterator[tuple[str, str]]:
     cell, seconds = estimate.longest
     if not seconds:
         return
-    slots = f"{estimate.slots} {'GPUs' if estimate.on_gpus else 'processors'}"
+    unit = "GPU" if estimate.on_gpus else "processor"
+    slots = f"{estimate.slots} {unit}{'' if estimate.slots == 1 else 's'}"
     at_least = f"at least {hours(estimate.wall_seconds)} on {slots}"
     yield "wall time", f"{at_least}, without evaluation and queues"
     gpus = estimate.budget.gpus
@@ -256,11 +274,17 @@ def _disk(estimate: Estimate) -> str:
         bins = f"token bins {size(sum(filter(None, known)))}"
         bins += f" ({size(extra)} while made)" if extra else ""
     models = size(estimate.model_bytes)
-    return f"{bins}, checkpoints {size(estimate.checkpoint_bytes)}, models {models}"
+    checkpoints = size(estimate.checkpoint_bytes)
+    return f"{bins}, checkpoints {checkpoints} ({_KEPT}), models {models}"
 
 
 def _hours_text(estimate: Estimate) -> str:
-    basis = " as public logs have it" if _is_by_public_logs(estimate) else ""
+    basis = ""
+    if _is_by_public_logs(estimate):
+        basis = " by public logs of others' code"
+    elif estimate.on_gpus and {"one card", "same chip"} & {cell.source for cell in estimate.cells}:
+        gpu = estimate.budget.gpu
+        basis = f" by steps of one {SAME_CHIP.get(gpu, gpu)}"
     left = span(*estimate.hours_left_range)
     return f"{span(*estimate.hours_range)}{basis}, {left} of them left"
 

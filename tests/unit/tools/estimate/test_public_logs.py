@@ -1,5 +1,6 @@
 """The estimate of a training step beside what public logs say, and beside the proof's own."""
 
+import csv
 import importlib
 import re
 from dataclasses import replace
@@ -8,16 +9,20 @@ from pathlib import Path
 import pytest
 
 from coupled_adam_bench.store.paths import GPU_SPEED, RESULTS
+from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.tools.estimate.public_logs import (
     FROM_NOTES,
     PUBLIC,
     SEEN_AGAIN,
+    SHIPPED,
     Log,
+    Residual,
     log_line,
     public_logs,
     public_residual,
     read_logs,
     residual_of,
+    shipped_logs,
 )
 from coupled_adam_bench.tools.estimate.roofline import step_parts
 from coupled_adam_bench.tools.estimate.speed import estimated_speed, read_speeds
@@ -28,11 +33,52 @@ OTHERS = [log for log in public_logs() if not log.is_judged]
 
 
 def share(log: Log) -> float:
-    """Return the milliseconds of a log over those that ``plan`` estimates for its step."""
-    cell = replace(log.cell, steps=1000)
+    """Return the milliseconds of a log over those that public logs let expect for its step."""
+    return log.residual / public_residual(log.gpu).factor
+
+
+def on_card(cell: Cell, gpu: str) -> Cell:
+    """Return a cell of a study whose budget has this kind of GPU."""
+    budget = cell.study.budget.model_copy(update={"gpu": gpu})
+    return replace(cell, study=cell.study.model_copy(update={"budget": budget}))
+
+
+def seconds_of(cell: Cell) -> float:
+    """Return the seconds that ``plan`` estimates for a step of a cell."""
+    cell = replace(cell, steps=1000)
     execution = cell.study.execution.model_copy(update={"eval_every": None})
-    tokens = cell.n_tokens / cell.steps
-    return log.seconds / (tokens / estimated_speed(cell, execution).tokens_per_second)
+    return cell.n_tokens / cell.steps / estimated_speed(cell, execution).tokens_per_second
+
+
+def test_an_h200_takes_the_steps_that_one_has_measured():
+    assert [(log.card, log.about) for log in shipped_logs()] == [
+        ("NVIDIA H200", name) for name in ("gpt2-125m", "gpt2-355m", "gpt2-760m", "stablelm-1.3b")
+    ]
+    for log in shipped_logs():
+        assert seconds_of(log.cell) == pytest.approx(log.seconds, rel=1e-6)
+        found = residual_of(log.cell)
+        assert found.source == "one card"
+        assert found.low < 1 < found.high
+    lines = csv.DictReader(SHIPPED.read_text(encoding="utf-8").splitlines())
+    told = {(line["date"], line["commit"], line["torch"]) for line in lines}
+    assert told == {("2026-11-27", "77714ee", "2.11.0+cu130")}
+
+
+def test_an_h100_takes_them_with_its_own_memory_and_the_high_end_of_public_logs():
+    log = shipped_logs()[0]
+    there = on_card(log.cell, "H100")
+    counted = [sum(step_parts(each, each.study.execution).values()) for each in (log.cell, there)]
+    assert seconds_of(there) / seconds_of(log.cell) == pytest.approx(counted[1] / counted[0])
+    assert 1.05 < counted[1] / counted[0] < 1.2
+    found, chip, public = residual_of(there), residual_of(log.cell), public_residual("H100")
+    assert found == Residual(chip.factor, chip.low, public.high, "same chip")
+
+
+@pytest.mark.parametrize("gpu", ["A100", "L40S", "B200"])
+def test_a_card_that_nobody_has_measured_takes_public_logs(gpu):
+    cell = on_card(shipped_logs()[0].cell, gpu)
+    assert residual_of(cell) == public_residual(gpu)
+    assert residual_of(cell).source == "estimate"
 
 
 @pytest.mark.parametrize("log", JUDGED, ids=lambda log: f"{log.gpu} {log.about}")
@@ -92,15 +138,13 @@ def test_what_the_proof_measured_replaces_the_public_logs_of_its_kind(tmp_path, 
     speeds = read_speeds([cell], tmp_path / "runs")
     after = speeds.of(cell, execution)
     assert sorted(log.seconds for log in speeds.own) == pytest.approx([*seconds.values()])
-    assert after.source == "proof" and before.source == "estimate"
+    assert after.source == "proof" and before.source == "same chip"
     assert after.spread == pytest.approx((0.2 / 0.25, 0.3 / 0.25))
     factors = before.tokens_per_second / after.tokens_per_second
     counted = sum(step_parts(cell, execution).values())
-    assert factors == pytest.approx(0.25 / counted / public_residual("H100").factor)
-    other = cell.study.model_copy(
-        update={"budget": cell.study.budget.model_copy(update={"gpu": "H200"})}
-    )
-    assert speeds.of(replace(cell, study=other), execution).source == "estimate"
+    assert factors == pytest.approx(0.25 / counted / residual_of(cell).factor)
+    assert speeds.of(on_card(cell, "H200"), execution).source == "one card"
+    assert speeds.of(on_card(cell, "A100"), execution).source == "estimate"
 
 
 @pytest.mark.fault("settings", "a line of the proof's file cannot be read", "refused by its line")
@@ -111,4 +155,5 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"gpu_speed\.csv, line 3: .*H101.*; delete the line"):
         read_logs(path)
     assert read_logs(tmp_path / "none.csv") == ()
-    assert residual_of("H100") == public_residual("H100")
+    cell = on_card(JUDGED[0].cell, "A100")
+    assert residual_of(cell, read_logs(tmp_path / "none.csv")) == public_residual("A100")

@@ -1,6 +1,8 @@
 """``benchmarks/gpu_proof.py`` without a GPU: each check at a tiny size on the CPU."""
 
+import contextlib
 import importlib
+import itertools
 import json
 import subprocess
 import sys
@@ -8,11 +10,18 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from coupled_adam import optimizer
 
 BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
+REAL_UPDATE = optimizer.update
 IN_THIS_PROCESS = [
     *(("right", name) for name in ("loss", "deterministic")),
-    *(("fast", name) for name in ("reference", "training", "profile", "waits", "optimizer")),
+    *(
+        ("fast", name)
+        for name in ("reference", "training", "profile", "waits", "optimizer", "head")
+    ),
     *(("large", name) for name in ("sizes", "evaluation")),
 ]
 
@@ -91,8 +100,10 @@ def test_the_whole_script_runs_at_a_tiny_size(part, proof, tmp_path):
 
 
 def test_each_part_ends_in_time_and_has_its_checks(proof):
-    seconds = sum(sum(limits.values()) for limits in proof.CHECKS.values())
-    assert seconds <= 60 * proof.MINUTES
+    # Those of a part that run side by side take as long as the one with the longest limit.
+    assert proof.longest("right") == max(proof.CHECKS["right"].values())
+    assert proof.longest("large") == sum(proof.CHECKS["large"].values())
+    assert sum(map(proof.longest, proof.CHECKS)) <= 60 * proof.MINUTES
     for part, limits in proof.CHECKS.items():
         module = importlib.import_module(f"gpu_checks.{part}")
         assert all(callable(getattr(module, name)) for name in limits)
@@ -142,6 +153,7 @@ def test_a_check_that_hangs_fails_or_breaks_leaves_the_others_and_its_rows(
     monkeypatch.setattr(proof, "machine", lambda: {"device": "none"})
     limits = {"fine": 30, "hangs": 1.5, "wrong": 30, "breaks": 30, "late": 30}
     monkeypatch.setattr(proof, "CHECKS", {"right": limits})
+    monkeypatch.setattr(proof, "TOGETHER", ())
     monkeypatch.setattr(proof, "_LEAST_SECONDS", 0.01)
     written = []
     write = proof.write
@@ -170,6 +182,42 @@ def test_a_check_that_hangs_fails_or_breaks_leaves_the_others_and_its_rows(
     table = (tmp_path / "right.md").read_text()
     assert "| wrong | wrong | - | ≤ 2 | **no** |" in table
     assert "| late | | 0.0 s | 30 s | not run: no time is left |" in table
+
+
+MEETING = """
+import json, sys, time
+from pathlib import Path
+words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+name, out = words["--check"], Path(words["--out"])
+place = Path(sys.argv[0]).parent / "met"
+place.mkdir(exist_ok=True)
+(place / name).touch()
+print("began", name, flush=True)
+while name != "hangs" and len(list(place.iterdir())) < 3:
+    time.sleep(0.02)
+if name == "hangs":
+    time.sleep(60)
+row = {"what": name, "value": 1.0, "at_most": 2.0, "at_least": None, "passed": True}
+out.write_text(json.dumps(row))
+"""
+
+
+def test_checks_that_are_right_or_wrong_run_side_by_side(proof, tmp_path, monkeypatch):
+    stub = tmp_path / "stub.py"
+    stub.write_text(MEETING)
+    monkeypatch.setattr(proof, "COMMAND", [sys.executable, str(stub)])
+    monkeypatch.setattr(proof, "machine", lambda: {"device": "none"})
+    limits = {"one": 60, "hangs": 5, "other": 60}
+    monkeypatch.setattr(proof, "CHECKS", {"right": limits})
+    # Each of them ends only once all have begun.
+    assert not proof.run_part("right", tmp_path, list(limits), False, seconds=60)
+    checks = json.loads((tmp_path / "right.json").read_text())["checks"]
+    found = {name: check["verdict"] for name, check in checks.items()}
+    assert found == {"one": "passed", "hangs": "killed after 5 s", "other": "passed"}
+    assert list(found) == list(limits)
+    log = (tmp_path / "right.log").read_text()
+    for name in limits:  # what each has printed stands together
+        assert f"== {name}\nbegan {name}\n" in log
 
 
 def run_stub(proof, out, minutes, *names, again=False):
@@ -213,6 +261,85 @@ def test_a_package_that_is_too_old_is_said_before_the_first_check(proof, tmp_pat
     monkeypatch.setattr(proof, "MACHINE", "import pydantic\n")
     with pytest.raises(ValueError, match=r"cannot be imported: ImportError: .*; docs/gpu\.md"):
         proof.machine()
+
+
+def test_losses_in_bf16_are_left_to_a_processor_that_has_it(common, tmp_path, monkeypatch, capsys):
+    right = importlib.import_module("gpu_checks.right")
+    monkeypatch.setattr(right, "lacks_bf16", lambda: True)
+    monkeypatch.setattr(right, "OPTIMIZERS", {"adamw": ("adamw", {})})
+    place = tmp_path / "references.json"
+    with common.set_up(True, tmp_path, {}, place) as at:
+        right.make_references(at)
+        cells = [right._cpu_cell(at, precision, "adamw").id for precision in right.LIMITS]
+    known = json.loads(place.read_text())
+    assert cells[0] in known and cells[1] not in known
+    assert len(known) == 1 + 2 * right.N_DRAWS
+    assert "left to the machine with the GPU: this one has no bf16" in capsys.readouterr().out
+
+
+class Simulated:
+    """A simulation of other kernels on a CPU: their gradients round otherwise in each step."""
+
+    def __init__(self, at, rounding):
+        self._at, self._rounding = at, rounding
+
+    def __getattr__(self, name):
+        return getattr(self._at, name)
+
+    @contextlib.contextmanager
+    def trainer(self, cell, **execution):
+        generator = torch.Generator().manual_seed(7)
+
+        def round_otherwise(weight):
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.grad.mul_(1 + self._rounding * noise)
+
+        with self._at.trainer(cell, **execution) as trainer:
+            for weight in trainer.model.parameters():
+                weight.register_post_accumulate_grad_hook(round_otherwise)
+            yield trainer
+
+
+def without_a_column(parameter, exp_avg, grad, row, dim, **settings):
+    before = parameter[:, -1].clone()
+    REAL_UPDATE(parameter, exp_avg, grad, row, dim, **settings)
+    parameter[:, -1] = before
+
+
+def with_beta2_for_beta1(*arguments, beta1, **settings):
+    REAL_UPDATE(*arguments, beta1=0.95, **settings)
+
+
+def without_bias_correction():
+    steps = itertools.count(1)
+
+    def update(parameter, exp_avg, grad, row, dim, **settings):
+        step = next(steps)
+        correction = (1 - 0.9**step) / (1 - 0.95**step) ** 0.5
+        REAL_UPDATE(parameter, exp_avg, grad, row * correction, dim, **settings)
+
+    return update
+
+
+def test_wrong_kernels_are_found_and_others_rounding_is_none(common, tmp_path, monkeypatch):
+    right = importlib.import_module("gpu_checks.right")
+    monkeypatch.setattr(right, "N_STEPS", (40, 40))
+    with common.set_up(True, tmp_path, {}, tmp_path / "references.json") as at:
+        cell = right._cpu_cell(at, "fp32", "coupled_adam")
+        wanted = right.reference_losses(at, "fp32", "coupled_adam")
+        allowed = right.allowed_differences(at, "fp32", "coupled_adam")
+
+        def share(update, rounding=1e-7):
+            monkeypatch.setattr(optimizer, "update", update)
+            found = right._losses(Simulated(at, rounding), cell, len(wanted))
+            return right.furthest(right.relative_differences(found, wanted), allowed)
+
+        assert share(REAL_UPDATE) < 0.5
+        assert share(REAL_UPDATE, 1e-6) < 1
+        for wrong in (without_a_column, with_beta2_for_beta1, without_bias_correction()):
+            assert share(wrong) > 2
+    assert allowed == sorted(allowed) and allowed[0] < 2 * right.LIMITS["fp32"]
+    assert right.furthest([float("nan"), 0.0], [1.0, 1.0]) == float("inf")
 
 
 def test_references_are_made_once_and_brought_as_a_file(common, tmp_path, monkeypatch):
