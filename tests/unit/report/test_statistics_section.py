@@ -18,6 +18,7 @@ from coupled_adam_bench.results.facts import Outcome
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics import power
 from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -67,7 +68,9 @@ def test_a_bold_value_of_counts_that_differ_alike_has_survived_no_test(
         ),
     )
     assert compare(untested)["bold"].sum() == 1
-    (said,) = (text for text in texts_of(SECTION, Material(untested)) if "table is bold" in text)
+    (said,) = (
+        text for text in texts_of(SECTION, Material(decide(untested))) if "table is bold" in text
+    )
     assert "0 of them are better than all others, and 0 after Holm's correction." in said
 
 
