@@ -5,7 +5,8 @@ Snakemake finds a logger by the name of its package, ``snakemake_logger_plugin_N
 of Python. It imports all that it finds at each start, whatever the workflow, so what this one needs
 is imported when it is chosen.
 
-On a terminal the line is drawn anew every second; in a file there is one a minute. Warnings and
+On a terminal the line is drawn anew every second; in a file there is one a minute, or as often as
+``--logger-study-line-seconds`` says. Warnings and
 errors are printed as Snakemake prints them, but for a failed job: its rule, and the end of its log.
 What Snakemake says of each job is in its own log file, and with ``--printshellcmds`` or
 ``--verbose`` it is printed. A dry run prints the plan of the study and the number of jobs of each
@@ -20,6 +21,7 @@ import re
 import shutil
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, TextIO
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, TextIO
 from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
+from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 if TYPE_CHECKING:
     from coupled_adam_bench.cli.status import Status
@@ -38,7 +41,6 @@ WORKFLOW = "coupled_adam_bench_workflow"
 """The attribute of the record with which the workflow says what it is going to do."""
 ENDED = "coupled_adam_bench_ended"
 """The attribute of the record with which the workflow says what it has made."""
-_LINE_SECONDS = 60.0
 _DRAW_SECONDS = 1.0
 # What Snakemake says at each start and for each job. All else is printed. The jobs of a dry run
 # are counted in its table.
@@ -75,6 +77,15 @@ def _check_studies() -> None:
         raise CliException(str(error)) from None
 
 
+@dataclass
+class LogHandlerSettings(LogHandlerSettingsBase):
+    """The option of this logger, ``--logger-study-line-seconds``."""
+
+    line_seconds: float = field(
+        default=60.0, metadata={"help": "Seconds between two lines of progress in a file."}
+    )
+
+
 class LogHandler(LogHandlerBase):
     """Prints one line for a study, and what went wrong."""
 
@@ -106,6 +117,9 @@ class LogHandler(LogHandlerBase):
         self._lock = RLock()
         self._over = Event()
         self._is_terminal = self.stream.isatty()
+        settings = self.settings
+        assert isinstance(settings, LogHandlerSettings)
+        self._seconds = _DRAW_SECONDS if self._is_terminal else settings.line_seconds
         _check_studies()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -183,7 +197,7 @@ class LogHandler(LogHandlerBase):
         self._print(self._plain.decorate(record, text))
 
     def _draw_regularly(self) -> None:
-        while not self._over.wait(_DRAW_SECONDS if self._is_terminal else _LINE_SECONDS):
+        while not self._over.wait(self._seconds):
             with self._lock:
                 self._draw()
 

@@ -10,6 +10,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALLEST = {
     "allocator": "--repeats 1 --models demo --steps 2",
+    "compare": "--seeds 2",
     "contexts": "--vocab-size 512 --sequences 2 --contexts 16 --d-model 8 --rounds 1",
     "density": "",
     "embeddings": "--shape 512x16 --repeats 1",

@@ -138,7 +138,7 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
     n_tokens = n_documents = n_kept = 0
     is_capped = False
     with (
-        Progress(total, "token", f"prepare {data_id}") as progress,
+        Progress(total, "tokens", f"prepare {data_id}") as progress,
         closing(make_shards(_jobs(study.data, data_id, out, corpus), workers)) as made,
     ):
         for job, whole, is_new in made:

@@ -83,11 +83,10 @@ def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
 
 @contextmanager
 def _tried(missing: list[str]) -> Iterator[None]:
-    """Note in ``missing`` why something cannot be had, and go on."""
+    """Note in ``missing`` why something cannot be had, which is told once, at the end; go on."""
     try:
         yield
     except ValueError as error:
-        say(str(error))
         missing.append(str(error))
 
 

@@ -141,7 +141,7 @@ class Run:
         vote = StopVote(self.group)
         with Progress(
             cell.n_tokens,
-            "tok",
+            "tokens",
             cell.id,
             initial=state.step * batch_tokens,
             quiet=not self.group.is_first,
