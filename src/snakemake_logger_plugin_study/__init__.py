@@ -6,11 +6,10 @@ of Python. It imports all that it finds at each start, whatever the workflow, so
 is imported when it is chosen.
 
 On a terminal the line is drawn anew every second; in a file there is one a minute, or as often as
-``--logger-study-line-seconds`` says. Warnings and
-errors are printed as Snakemake prints them, but for a failed job: its rule, and the end of its log.
-What Snakemake says of each job is in its own log file, and with ``--printshellcmds`` or
-``--verbose`` it is printed. A dry run prints the plan of the study and the number of jobs of each
-rule.
+``--logger-study-line-seconds`` says. Warnings and errors are printed as Snakemake prints them, but
+for a failed job: its rule, and the end of its log. What Snakemake says of each job is in its own
+log file, and with ``--printshellcmds`` or ``--verbose`` it is printed. A dry run prints the plan of
+the study and the number of jobs of each rule.
 
 A run ends with the line, how long it took, and where the report and the tables are. All of it goes
 through :meth:`LogHandler._print`, so that nothing is written behind a line that stands there.
@@ -43,13 +42,15 @@ ENDED = "coupled_adam_bench_ended"
 """The attribute of the record with which the workflow says what it has made."""
 _DRAW_SECONDS = 1.0
 # What Snakemake says at each start and for each job. All else is printed. The jobs of a dry run
-# are counted in its table.
+# are counted in its table. After an edit it also advises to wipe the record of what was run, after
+# which nothing would notice the edit.
 _USUAL = re.compile(
     r"Building DAG of jobs|Assuming unrestricted shared|host: |Using shell|Select jobs to"
     r" execute|Execute \d+ jobs"
     r"|Complete log|Elapsed time|SLURM run ID|Job [\w-]+ has been submitted|Job rate limit|Waiting"
     r" at most|None$"
     r"|Reasons:|This was a dry-run|Cleaning up SLURM log files"
+    r"|Some jobs were triggered by provenance|Rules with provenance triggered jobs"
 )
 # Warnings and errors that tell nothing. After a report that failed there is a warning for each
 # file, and the files are what they were (rules/report.smk). On SLURM there are three without an
@@ -117,8 +118,8 @@ class LogHandler(LogHandlerBase):
         self._lock = RLock()
         self._over = Event()
         self._is_terminal = self.stream.isatty()
-        settings = self.settings
-        assert isinstance(settings, LogHandlerSettings)
+        given = isinstance(self.settings, LogHandlerSettings)
+        settings = self.settings if given else LogHandlerSettings()
         self._seconds = _DRAW_SECONDS if self._is_terminal else settings.line_seconds
         _check_studies()
 

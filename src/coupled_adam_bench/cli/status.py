@@ -6,13 +6,18 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from coupled_adam_bench.data.check import META
+from coupled_adam_bench.data.notes import left_out, notes
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.store.paths import shown_in_mlflow
 from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.tools.estimate.text import hours
 
 _TAIL_BYTES = 4096
@@ -191,6 +196,18 @@ def ending(study_dir: Path) -> list[str]:
     page = study_dir / "report" / "index.html"
     lines = [f"Report:  {page}", f"Tables:  {study_dir / 'tables'}/"] if page.exists() else []
     return lines + [f"MLflow:  {line}" for line in shown_in_mlflow(study_dir)]
+
+
+def notes_of_data(plan: Plan, prepared: Collection[str]) -> Iterator[str]:
+    """Yield what a user should know of the data that this run has prepared, each thing once."""
+    told: dict[str, None] = {}
+    for study in plan.studies.values():
+        data_id = plan.data_id(study)
+        if data_id in prepared:
+            meta = read_sealed(paths.data_dir(data_id) / META)
+            found = [left_out(study.data.skip, meta["source"]), *notes(study, meta)]
+            told |= dict.fromkeys(f"Data:    {study.data.name}: {each}" for each in found if each)
+    yield from told
 
 
 def describe_failure(

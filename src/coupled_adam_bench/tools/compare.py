@@ -150,27 +150,32 @@ def _run(file: Path, cores: int | None) -> None:
     # A notebook sets how its own figures are drawn.
     variables = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
     # In a session of its own it is stopped once, by us, and not by the terminal as well.
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         env=variables,
         stderr=None if is_terminal else subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-    )
-    try:
-        # What goes through here reaches the cell of a notebook.
-        for line in process.stderr or ():
-            sys.stderr.write(line)
-        status = process.wait()
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-        process.communicate()
-        raise
+    ) as process:
+        try:
+            _relay(process)
+            status = process.wait()
+        except KeyboardInterrupt:
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does, so that its jobs stop, too
+            _relay(process)
+            process.wait()
+            raise
     if status:
         raise RuntimeError(
             f"{file}: the study has not ended well, for the reason above; the same call goes on"
         )
+
+
+def _relay(process: subprocess.Popen[str]) -> None:
+    """Write what a process says to our standard error, which in a notebook is its cell's."""
+    for line in process.stderr or ():
+        sys.stderr.write(line)
 
 
 def _result(name: str, file: Path) -> Comparison:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from coupled_adam_bench.data.documents import RowError, file_documents, text_bytes
 from coupled_adam_bench.data.hub import Listing, download, list_place
-from coupled_adam_bench.data.patience import PlaceError
+from coupled_adam_bench.data.patience import BY_FETCH, PlaceError
 from coupled_adam_bench.data.sources import corpus_folder, open_corpus
 from coupled_adam_bench.data.tokenizers import GPT2_BYTES, download_gpt2, mirrored_gpt2, read_gpt2
 from coupled_adam_bench.evaluation.settings import downstream_of
@@ -87,7 +87,7 @@ def _tried(missing: list[str]) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        missing.append(str(error))
+        missing.append(str(error).replace(BY_FETCH, ""))
 
 
 def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Item]:

@@ -239,3 +239,20 @@ def test_everything_is_printed_where_that_is_asked_for(options, monkeypatch):
     assert "Building DAG of jobs...\n" in stream.getvalue()
     assert "Finished jobid: 1\n" in stream.getvalue()
     assert "cells trained" not in stream.getvalue()
+
+
+def test_a_dry_run_after_an_edit_does_not_advise_to_wipe_records(monkeypatch):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream, dryrun=True)
+    send(to, None, "Some jobs were triggered by provenance information, see ... --cleanup-metadata")
+    send(to, None, "Rules with provenance triggered jobs: embeddings")
+    assert stream.getvalue() == ""
+
+
+def test_lines_in_a_file_come_as_often_as_the_option_says(monkeypatch):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert handler(monkeypatch, io.StringIO())._seconds == 60
+    settings = MockOutputSettings()
+    settings.printshellcmds, settings.nocolor = False, True
+    assert plugin.LogHandler(settings, plugin.LogHandlerSettings(10))._seconds == 10
+    assert LoggerPluginRegistry().get_plugin("study").settings_cls is plugin.LogHandlerSettings

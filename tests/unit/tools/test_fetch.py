@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 from hub_server import TEXTS, Fault, Here, HubServer, four_files, parquet, small_disk
 
+from coupled_adam_bench.data.patience import BY_FETCH
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION
 from coupled_adam_bench.evaluation.task_data import hub_data
 from coupled_adam_bench.evaluation.task_files import find_tasks
 from coupled_adam_bench.store.files import sha256_file, write_json
 from coupled_adam_bench.study.presets import PAPER_TASKS, TASK_REVISIONS, WORD_LISTS
+from coupled_adam_bench.tools.fetch import _tried
 from embedding_geometry.transport import check_address
 
 ROOT = Path(__file__).parents[3]
@@ -243,6 +245,7 @@ def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
     done = here.run("fetch")
     assert done.returncode == 2
     assert "2 things could not be had" in done.stderr
+    assert done.stderr.count("has a loading script") == 1  # each failure once, at the end
     assert re.search(
         r"arc_easy: .*has a loading script, ai2_arc\.py, .*put its rows .*/ARC-Easy/test\.jsonl",
         done.stderr,
@@ -430,3 +433,10 @@ def test_the_papers_tasks_with_their_real_rows(hub: HubServer, here: Here) -> No
     assert done.returncode == 0, done.stderr
     for file, rows in expected.items():
         assert [json.loads(line) for line in file.read_text().splitlines()] == rows
+
+
+def test_it_does_not_advise_itself() -> None:
+    missing: list[str] = []
+    with _tried(missing):
+        raise ValueError(f"the hub is away; connect this machine,{BY_FETCH} or use a copy")
+    assert missing == ["the hub is away; connect this machine, or use a copy"]

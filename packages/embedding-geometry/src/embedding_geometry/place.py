@@ -20,6 +20,8 @@ _SMALL = (
     "*.model",
 )
 """The files of a model that say what it is, and those of its tokenizer."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".json")
+"""The endings of files that somebody may give in place of a folder."""
 _SMALL_BYTES = 2**28
 """The largest of these files on the hub; the largest vocabularies that are in use take an eighth of
 this."""
@@ -152,6 +154,10 @@ def open_place(name: str) -> Place:
     folder = Path(name)
     if folder.is_dir():
         return Place(name, folder, None)
+    if folder.is_file():
+        raise ValueError(f"{name}: is a file; give the folder in which it and config.json lie")
+    if folder.suffix in _WEIGHTS:
+        raise ValueError(f"{name}: no such file; give the folder of a model, or a .npy file")
     repository, _, revision = name.partition("@")
     if folder.exists() or folder.is_absolute() or name.startswith(".") or repository.count("/") > 1:
         raise ValueError(
