@@ -77,10 +77,11 @@ onstart:
         start.try_code(JOBS, planned, workflow.local_exec)
     if on_slurm:
         submitted = [job for job in workflow.dag.needrun_jobs() if not job.is_local]
-        for said in queue.fit_partitions(
-            ASKED, submitted, workflow.group_settings.overwrite_groups
-        ):
-            logger.warning(said)
+        with errors_of_users():
+            for said in queue.fit_partitions(
+                ASKED, submitted, workflow.group_settings.overwrite_groups
+            ):
+                logger.warning(said)
         queue.watch_queue(logger.warning)
     LIVE_IMPORTS.append(start.start_live_import(JOBS, planned))
     said = start.planned_work(JOBS, work, next(map(os.path.relpath, log), ""))

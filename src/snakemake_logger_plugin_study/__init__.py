@@ -112,6 +112,8 @@ class LogHandler(LogHandlerBase):
         self._status: Status | None = None
         self._jobs: dict[int, list[str]] = {}
         """The wildcards of the jobs that have begun."""
+        self._told: set[int] = set()
+        """The jobs of groups whose failure is told."""
         self._is_drawn = False
         self._is_interrupted = False
         """Whether the user has stopped the run, so that each of its jobs fails."""
@@ -150,8 +152,11 @@ class LogHandler(LogHandlerBase):
             self._is_interrupted = True
             self._print("Stopping: training finishes its step and writes a checkpoint.")
         elif event == LogEvent.JOB_ERROR:
-            if not self._is_interrupted:
+            if not self._is_interrupted and facts["jobid"] not in self._told:
                 self._print_failure(record)
+        elif event == LogEvent.GROUP_ERROR:
+            if not self._is_interrupted:
+                self._print_group_failure(record)
         elif event == LogEvent.RUN_INFO and self._is_dry and not self._has_counts:
             self._has_counts = True
             self._print(f"{message}\nTo list each job with its files and its reason, add -p.")
@@ -195,6 +200,17 @@ class LogHandler(LogHandlerBase):
         text = describe_failure(
             facts["rule_name"], job, facts["log"], facts["aux"], facts["rule_msg"]
         )
+        self._print(self._plain.decorate(record, text))
+
+    def _print_group_failure(self, record: logging.LogRecord) -> None:
+        """Print in red what is said of a failed job of several rules, which are then told."""
+        from coupled_adam_bench.cli.status import describe_group_failure
+
+        facts = record.__dict__
+        jobs = facts["job_error_info"]
+        self._told |= {job["jobid"] for job in jobs}
+        number = {"SLURM job": facts["external_jobid"]} if "external_jobid" in facts else {}
+        text = describe_group_failure(facts["groupid"], jobs, facts["aux_logs"], number)
         self._print(self._plain.decorate(record, text))
 
     def _draw_regularly(self) -> None:
