@@ -23,7 +23,8 @@ OWN = """
 import torch
 
 class Mine(torch.optim.AdamW):
-    pass
+    def __init__(self, params, lr, weight_decay=0.0):
+        super().__init__(params, lr=lr, betas=(0.9, 0.95), weight_decay=weight_decay)
 
 class NeedsClosure(torch.optim.Optimizer):
     def __init__(self, params, lr):
@@ -103,7 +104,7 @@ def test_two_calls_train_each_cell_once_and_say_the_numbers_of_the_study(small, 
     ]  # fmt: skip
     losses = written[(written["metric"] == "loss") & (written["optimizer"] == "adamw")]["value"]
     assert lines[1].split()[1] == f"{losses.mean():.3f}"
-    # An optimizer of the same class has the same numbers, so nothing can be said against it.
+    # AdamW with the betas of the study has its numbers, so nothing can be said against it.
     assert lines[6].startswith("my_module.Mine has no clearly other loss than Adam")
 
 

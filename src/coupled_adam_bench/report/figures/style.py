@@ -221,7 +221,27 @@ def lay_out(figure: Figure, kind: str) -> None:
     if engine is not None:
         get_registered_canvas_class(kind)(figure)
         engine.execute(figure)
+        if break_labels(figure):
+            engine.execute(figure)
         figure.set_layout_engine(None)
+
+
+def break_labels(figure: Figure) -> bool:
+    """Break each label of a y axis that is longer than its axis into two lines; tell whether there
+    was one."""
+    is_broken = False
+    for ax in figure.axes:
+        label = ax.yaxis.label
+        text = label.get_text()
+        # A formula between dollar signs stays whole.
+        places = [
+            at for at, sign in enumerate(text) if sign == " " and text[:at].count("$") % 2 == 0
+        ]
+        if places and label.get_window_extent().height > ax.get_window_extent().height:
+            middle = min(places, key=lambda at: abs(at - len(text) / 2))
+            label.set(text=f"{text[:middle]}\n{text[middle + 1 :]}", multialignment="center")
+            is_broken = True
+    return is_broken
 
 
 _DATES = {"svg": "Date", "pdf": "CreationDate"}
@@ -285,9 +305,10 @@ def add_legend(figure: Figure, signs: Mapping[str, Style] | None = None) -> None
     for name, style in (signs or {}).items():
         labels[name] = Line2D([], [], **{"color": _OF_ALL, "markersize": 4, **style})
     if labels:
-        # At 9 points a line and its gaps take 0.6 in, and a letter 0.08 in.
+        # At 9 points a line and its gaps take 0.6 in, and a letter 0.08 in or, of many, 0.07 in.
         scale = rcParams["font.size"] / RC["font.size"]
-        inches = scale * (0.6 + 0.08 * max(map(len, labels)))
+        letter = 0.07 if _in_column() else 0.08
+        inches = scale * (0.6 + letter * max(map(len, labels)))
         fitting = int(figure.get_figwidth() / inches)
         columns = min(len(labels), max(fitting, 1))
         figure.legend(
