@@ -70,12 +70,17 @@ class AddCommand(Protocol):
         ...
 
 
+_CLONE = Path(__file__).parents[3]
+
+
 def _templates(text: str) -> Path:
-    if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(
-            f"no folder {text!r}; a clone of the repository has it, where studies are run"
-        )
-    return Path(text)
+    """Return a folder of templates, here or in the clone that this package is installed from."""
+    for place in (Path(text), _CLONE / text):
+        if place.is_dir():
+            return place
+    raise argparse.ArgumentTypeError(
+        f"no folder {text!r}; a clone of the repository has it, where studies are run"
+    )
 
 
 def positive(text: str) -> int:
