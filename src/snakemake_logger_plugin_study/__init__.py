@@ -120,8 +120,9 @@ class LogHandler(LogHandlerBase):
         self._lock = RLock()
         self._over = Event()
         self._is_terminal = self.stream.isatty()
-        given = isinstance(self.settings, LogHandlerSettings)
-        settings = self.settings if given else LogHandlerSettings()
+        settings = self.settings
+        if not isinstance(settings, LogHandlerSettings):
+            settings = LogHandlerSettings()
         self._seconds = _DRAW_SECONDS if self._is_terminal else settings.line_seconds
         _check_studies()
 

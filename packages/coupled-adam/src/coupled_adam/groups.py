@@ -92,7 +92,8 @@ def _named(model: nn.Module, names: Sequence[str]) -> list[Tensor]:
 def _suggestion(name: str, known: Iterable[str]) -> str:
     """Return which of the known names may be meant: those of which ``name`` is a part, or what is
     left of it without its first parts, or else the most similar one."""
-    parts, found = name.split("."), []
+    parts = name.split(".")
+    found: list[str] = []
     # A last part alone, such as `weight`, tells nothing: most parameters have it.
     while parts and not found and ".".join(parts) not in ("weight", "bias"):
         found = [each for each in known if f".{'.'.join(parts)}." in f".{each}."]
