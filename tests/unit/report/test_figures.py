@@ -31,7 +31,7 @@ from coupled_adam_bench.report.figures.curves import (
 )
 from coupled_adam_bench.report.figures.histories import draw_mean, geometry, training
 from coupled_adam_bench.report.figures.sizes import embeddings, plane, scale
-from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, panels
+from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, lay_out, panels
 from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
@@ -434,3 +434,15 @@ def test_scales_of_coupled_adam_are_drawn_with_their_spread(
         np.testing.assert_array_equal(line.get_xdata(), [-1, 0, 2])
         # A missing seed is not averaged away.
         np.testing.assert_allclose(np.asarray(line.get_ydata(), float), [2.92, 3.02, math.nan])
+
+
+def test_a_label_that_is_longer_than_its_axis_has_two_lines() -> None:
+    with drawing_with(IN_COLUMN):
+        figure, (first, second) = panels(2)
+        first.set_ylabel("difference to $a  b$ of Adam (nat/token)")
+        second.set_ylabel("loss")
+        lay_out(figure, "pdf")
+        assert first.get_ylabel() == "difference to $a  b$\nof Adam (nat/token)"
+        assert second.get_ylabel() == "loss"
+        bottom = first.yaxis.label.get_window_extent().y0
+        assert bottom > second.yaxis.label.get_window_extent().y1
