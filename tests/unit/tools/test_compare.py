@@ -13,6 +13,7 @@ import yaml
 from finished import SNAKEMAKE
 
 import coupled_adam_bench
+from coupled_adam_bench.cli import main
 from coupled_adam_bench.store.runs import finished_run
 from coupled_adam_bench.study.cells import block_cells
 from coupled_adam_bench.study.config import load_study
@@ -122,6 +123,14 @@ def test_two_calls_train_each_cell_once_and_say_the_numbers_of_the_study(small, 
 def test_what_is_wrong_is_said_before_anything_is_written(small, optimizers, seeds, said):
     with pytest.raises(ValueError, match=f"(?s){said}"):
         compare(optimizers, seeds)
+    assert not (small / "results").exists()
+
+
+def test_the_command_reads_entries_as_a_study_has_them(small, capsys):
+    assert main(["compare", "adamw", "{name: adamw, beta3: 1}"]) == 2
+    assert "grid.0.optimizers.1.beta3" in capsys.readouterr().err
+    assert main(["compare", "adamw", "coupled_adam", "--seeds", "1"]) == 2
+    assert "needs at least 2 seeds" in capsys.readouterr().err
     assert not (small / "results").exists()
 
 
