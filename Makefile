@@ -19,7 +19,8 @@ SNAKEFILES := Snakefile workflow/Snakefile rules
 PACKAGES := -e packages/coupled-adam -e packages/embedding-geometry
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims findings docs check schema examples reliability rulegraph address clean-venv
+.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims findings docs check schema examples reliability skill \
+  rulegraph address clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -91,6 +92,9 @@ examples: $(DEV_STAMP)  ## Make all examples anew after a label or a table chang
 reliability: $(STAMP)  ## List the faults that tests inject, in build/faults.md
 	mkdir -p build
 	$(RUN) python tests/unit/test_reliability_page.py build/faults.md
+
+skill: $(STAMP)  ## Write AGENTS.md anew as a skill (.agents/skills), after a change of it
+	$(RUN) python tests/unit/test_skill.py
 
 # Filled boxes on no background can be read on a light and on a dark page.
 rulegraph: $(STAMP)  ## Draw the rules of the demo for docs/run.md anew; needs graphviz

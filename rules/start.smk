@@ -6,7 +6,7 @@
 import atexit
 
 from coupled_adam_bench.cli import queue, start
-from coupled_adam_bench.cli.status import ending
+from coupled_adam_bench.cli.status import ending, notes_of_data
 from coupled_adam_bench.machine.process import pass_signals_on
 from coupled_adam_bench.machine.slurm import check_slurm
 from coupled_adam_bench.store.files import LATENCY_WAIT
@@ -16,6 +16,7 @@ from coupled_adam_bench.store.paths import not_imported
 # files. Two first starts at once wait for each other here, since Snakemake's own lock would end one of them.
 LOCKS = []
 LIVE_IMPORTS = []
+PREPARED = []  # the ids of the data that this run prepares
 if workflow.is_main_process and (STUDY_DIR.is_dir() or not workflow.output_settings.dryrun):
     with errors_of_users():
         LOCKS = start.lock_study(STUDY_DIR, wait=not workflow.output_settings.dryrun)
@@ -32,7 +33,7 @@ if workflow.is_main_process:
     said = start.plan_in_short(PLAN) if is_dry else f"{PLAN.name}: {len(CELLS)} cells"
     logger.info(said, extra={"coupled_adam_bench_study": STUDY_DIR})
     if is_dry:
-        for problem in MISSING.values():
+        for problem in JOBS.missing_in_short.values():
             logger.warning(problem)
 
 
@@ -62,11 +63,12 @@ onstart:
         (ours.get(job.rule.name, ""), job.wildcards_dict) for job in workflow.dag.needrun_jobs()
     ]
     planned = {rule for rule, _ in work}
+    PREPARED.extend(wildcards["data"] for rule, wildcards in work if rule == "prepare")
     with errors_of_users():
         if on_slurm := workflow.executor_plugin.name == "slurm":
             check_slurm()
         start.check_start(JOBS, planned, workflow.local_exec, MISSING)
-        for problem in start.not_needed_now(planned, MISSING):
+        for problem in start.not_needed_now(planned, JOBS.missing_in_short):
             logger.warning(problem)
         begin()
     for said in start.letters_of_tables(PLAN):
@@ -82,10 +84,11 @@ onstart:
         start.try_code(JOBS, planned, workflow.local_exec)
     if on_slurm:
         submitted = [job for job in workflow.dag.needrun_jobs() if not job.is_local]
-        for said in queue.fit_partitions(
-            ASKED, submitted, workflow.group_settings.overwrite_groups
-        ):
-            logger.warning(said)
+        with errors_of_users():
+            for said in queue.fit_partitions(
+                ASKED, submitted, workflow.group_settings.overwrite_groups
+            ):
+                logger.warning(said)
         queue.watch_queue(logger.warning)
     LIVE_IMPORTS.append(start.start_live_import(JOBS, planned))
     said = start.planned_work(JOBS, work, next(map(os.path.relpath, log), ""))
@@ -102,5 +105,6 @@ onsuccess:
         logger.warning(
             f"{reason}. Start again to bring MLflow up to date: nothing else will run"
         )
-    said = "\n".join(ending(STUDY_DIR)) or f"{PLAN.name}: done"
+    said = [*notes_of_data(PLAN, PREPARED), *ending(STUDY_DIR)]
+    said = "\n".join(said) or f"{PLAN.name}: done"
     logger.info(said, extra={"coupled_adam_bench_ended": True})

@@ -5,11 +5,11 @@ Snakemake finds a logger by the name of its package, ``snakemake_logger_plugin_N
 of Python. It imports all that it finds at each start, whatever the workflow, so what this one needs
 is imported when it is chosen.
 
-On a terminal the line is drawn anew every second; in a file there is one a minute. Warnings and
-errors are printed as Snakemake prints them, but for a failed job: its rule, and the end of its log.
-What Snakemake says of each job is in its own log file, and with ``--printshellcmds`` or
-``--verbose`` it is printed. A dry run prints the plan of the study and the number of jobs of each
-rule.
+On a terminal the line is drawn anew every second; in a file there is one a minute, or as often as
+``--logger-study-line-seconds`` says. Warnings and errors are printed as Snakemake prints them, but
+for a failed job: its rule, and the end of its log. What Snakemake says of each job is in its own
+log file, and with ``--printshellcmds`` or ``--verbose`` it is printed. A dry run prints the plan of
+the study and the number of jobs of each rule.
 
 A run ends with the line, how long it took, and where the report and the tables are. All of it goes
 through :meth:`LogHandler._print`, so that nothing is written behind a line that stands there.
@@ -20,6 +20,7 @@ import re
 import shutil
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, TextIO
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, TextIO
 from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
+from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 if TYPE_CHECKING:
     from coupled_adam_bench.cli.status import Status
@@ -38,16 +40,17 @@ WORKFLOW = "coupled_adam_bench_workflow"
 """The attribute of the record with which the workflow says what it is going to do."""
 ENDED = "coupled_adam_bench_ended"
 """The attribute of the record with which the workflow says what it has made."""
-_LINE_SECONDS = 60.0
 _DRAW_SECONDS = 1.0
 # What Snakemake says at each start and for each job. All else is printed. The jobs of a dry run
-# are counted in its table.
+# are counted in its table. After an edit it also advises to wipe the record of what was run, after
+# which nothing would notice the edit.
 _USUAL = re.compile(
     r"Building DAG of jobs|Assuming unrestricted shared|host: |Using shell|Select jobs to"
     r" execute|Execute \d+ jobs"
     r"|Complete log|Elapsed time|SLURM run ID|Job [\w-]+ has been submitted|Job rate limit|Waiting"
     r" at most|None$"
     r"|Reasons:|This was a dry-run|Cleaning up SLURM log files"
+    r"|Some jobs were triggered by provenance|Rules with provenance triggered jobs"
 )
 # Warnings and errors that tell nothing. After a report that failed there is a warning for each
 # file, and the files are what they were (rules/report.smk). On SLURM there are three without an
@@ -79,6 +82,15 @@ def _check_studies() -> None:
         raise CliException(str(error)) from None
 
 
+@dataclass
+class LogHandlerSettings(LogHandlerSettingsBase):
+    """The option of this logger, ``--logger-study-line-seconds``."""
+
+    line_seconds: float = field(
+        default=60.0, metadata={"help": "Seconds between two lines of progress in a file."}
+    )
+
+
 class LogHandler(LogHandlerBase):
     """Prints one line for a study, and what went wrong."""
 
@@ -104,12 +116,18 @@ class LogHandler(LogHandlerBase):
         self._status: Status | None = None
         self._jobs: dict[int, list[str]] = {}
         """The wildcards of the jobs that have begun."""
+        self._told: set[int] = set()
+        """The jobs of groups whose failure is told."""
         self._is_drawn = False
         self._is_interrupted = False
         """Whether the user has stopped the run, so that each of its jobs fails."""
         self._lock = RLock()
         self._over = Event()
         self._is_terminal = self.stream.isatty()
+        settings = self.settings
+        if not isinstance(settings, LogHandlerSettings):
+            settings = LogHandlerSettings()
+        self._seconds = _DRAW_SECONDS if self._is_terminal else settings.line_seconds
         _check_studies()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -140,8 +158,11 @@ class LogHandler(LogHandlerBase):
                 self._print("Stopping: training finishes its step and writes a checkpoint.")
             self._is_interrupted = True
         elif event == LogEvent.JOB_ERROR:
-            if not self._is_interrupted:
+            if not self._is_interrupted and facts["jobid"] not in self._told:
                 self._print_failure(record)
+        elif event == LogEvent.GROUP_ERROR:
+            if not self._is_interrupted:
+                self._print_group_failure(record)
         elif event == LogEvent.RUN_INFO and self._is_dry and not self._has_counts:
             self._has_counts = True
             self._print(f"{message}\nTo list each job with its files and its reason, add -p.")
@@ -187,8 +208,19 @@ class LogHandler(LogHandlerBase):
         )
         self._print(self._plain.decorate(record, text))
 
+    def _print_group_failure(self, record: logging.LogRecord) -> None:
+        """Print in red what is said of a failed job of several rules, which are then told."""
+        from coupled_adam_bench.cli.status import describe_group_failure
+
+        facts = record.__dict__
+        jobs = facts["job_error_info"]
+        self._told |= {job["jobid"] for job in jobs}
+        number = {"SLURM job": facts["external_jobid"]} if "external_jobid" in facts else {}
+        text = describe_group_failure(facts["groupid"], jobs, facts["aux_logs"], number)
+        self._print(self._plain.decorate(record, text))
+
     def _draw_regularly(self) -> None:
-        while not self._over.wait(_DRAW_SECONDS if self._is_terminal else _LINE_SECONDS):
+        while not self._over.wait(self._seconds):
             with self._lock:
                 self._draw()
 

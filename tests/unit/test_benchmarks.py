@@ -11,6 +11,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALLEST = {
     "allocator": "--repeats 1 --models demo --steps 2",
     "compiler": "--rehearse --settings max_autotune",
+    "compare": "--seeds 2",
     "contexts": "--vocab-size 512 --sequences 2 --contexts 16 --d-model 8 --rounds 1",
     "counts": "--families 20",
     "density": "",

@@ -170,6 +170,10 @@ def test_names_decide():
             ["transformer.wtf.weight"],
             "no parameter 'transformer.wtf.weight' (did you mean 'transformer.wte.weight'?)",
         ),
+        (
+            ["x.wte"],
+            "the model has no parameter 'x.wte' (did you mean 'transformer.wte.weight'?); na",
+        ),
         (["?"], "the model has no parameter '?'; names are those of model.named_parameters()"),
         ([], "it has no names; give at least one, or leave it out"),
         (nn.Embedding(3, 2), "it must be a list of names, as in model.named_parameters()"),
@@ -178,7 +182,17 @@ def test_names_decide():
             "it must be a list of names, as in model.named_parameters()",
         ),
     ],
-    ids=["text", "ends", "end", "a letter", "nothing alike", "none", "a module", "a parameter"],
+    ids=[
+        "text",
+        "ends",
+        "end",
+        "a letter",
+        "other first parts",
+        "nothing alike",
+        "none",
+        "a module",
+        "a parameter",
+    ],
 )
 def test_what_are_no_names_of_the_model_is_refused_with_what_is_meant(embeddings, message):
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2_SMALL))
@@ -301,3 +315,18 @@ def test_a_vision_model_has_no_token_embeddings():
 def test_a_compiled_model_is_split_like_itself():
     compiled = torch.compile(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2_SMALL)))
     assert coupled_names(compiled) == ["_orig_mod.transformer.wte.weight"]
+
+
+def test_all_matrices_of_a_model_coupled_are_named_once_at_construction():
+    model = Plain(hidden=29)
+    matrices = [(name, each) for name, each in model.named_parameters() if each.ndim == 2]
+    with pytest.warns(UserWarning, match="couples all") as found:
+        CoupledAdam(matrices)
+    assert len(found) == 1
+    said = str(found[0].message)
+    assert "wte.weight (" in said and "coupled_param_groups(model)" in said
+    with pytest.warns(UserWarning, match="couples all"):  # without names by their shapes
+        CoupledAdam([each for _, each in matrices])
+    # One that is asked for, and embedding and head, whose rows are the tokens, are not.
+    CoupledAdam([{"params": [each for _, each in matrices], "coupled": True}])
+    CoupledAdam([torch.nn.Parameter(torch.ones(5, 2)), torch.nn.Parameter(torch.ones(5, 2))])

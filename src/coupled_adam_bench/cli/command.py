@@ -70,14 +70,19 @@ class AddCommand(Protocol):
         ...
 
 
+_CLONE = Path(__file__).parents[3]
+
+
 def templates_in(text: str | Path) -> Path:
-    """Return the folder of the templates; ``ValueError`` if there is none."""
-    if not Path(text).is_dir():
-        raise ValueError(
-            f"--templates: no folder {str(text)!r}; a clone of the repository has it, where"
-            " studies are run"
-        )
-    return Path(text)
+    """Return the folder of the templates, here or in the clone that this package is installed from;
+    ``ValueError`` if there is none."""
+    for place in (Path(text), _CLONE / text):
+        if place.is_dir():
+            return place
+    raise ValueError(
+        f"--templates: no folder {str(text)!r}; a clone of the repository has it, where studies"
+        " are run"
+    )
 
 
 def _templates(text: str) -> Path:

@@ -58,6 +58,8 @@ class Jobs:
             for stage in study.stages
         }
         """By stage and study; None where files that belong to them cannot be read."""
+        self.missing_in_short: dict[str, str] = {}
+        """What :meth:`find_missing` has found, in a line for each study."""
 
     def _batches(
         self, cells_per_job: str, cells_of: Callable[[Study], Iterable[Cell]], name: str
@@ -101,17 +103,20 @@ class Jobs:
         """Return by kind of rule what the study needs and does not find: evaluation sets, packages
         of optimizers."""
         missing = {}
+        self.missing_in_short.clear()
         for kind, check in (("evaluate", check_evaluation), ("train", check_optimizers)):
             problems: dict[str, list[str]] = {}
+            shorts: dict[str, list[str]] = {}
             for study in self.plan.studies.values():
                 try:
                     check(study)
                 except ValueError as error:
                     problems.setdefault(str(error), []).append(study.name)
+                    short = getattr(error, "in_short", str(error))
+                    shorts.setdefault(short, []).append(study.name)
             if problems:
-                missing[kind] = "\n".join(
-                    f"{', '.join(names)}: {problem}" for problem, names in problems.items()
-                )
+                missing[kind] = _by_studies(problems)
+                self.missing_in_short[kind] = _by_studies(shorts)
         return missing
 
     # Files: markers are empty and say that something is done.
@@ -250,6 +255,10 @@ class Jobs:
             f" || {{{{ status=$?; if [ $status = 137 ]; then echo {said!r} >> {{log:q}};"
             f" else sed -i '$d' {killed}; fi; exit $status; }}}}; rm -f {killed}"
         )
+
+
+def _by_studies(problems: Mapping[str, list[str]]) -> str:
+    return "\n".join(f"{', '.join(names)}: {problem}" for problem, names in problems.items())
 
 
 def switch(config: Mapping[str, Any], name: str) -> bool:

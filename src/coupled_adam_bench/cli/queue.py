@@ -84,7 +84,7 @@ def fit_partitions(
     asked: JobResources, planned: Iterable[Any], groups: Mapping[str, str]
 ) -> Iterator[str]:
     """Let jobs ask for no more time than their partitions give, and yield sentences that name those
-    that wanted more.
+    that wanted more. ``ValueError`` for a partition that this cluster does not have.
 
     ``planned`` are Snakemake's jobs, and ``groups`` those of its rules that share a job of SLURM,
     whose times add up. A job that is cut off can be run again: training goes on from its
@@ -92,6 +92,8 @@ def fit_partitions(
     """
     allowed = partition_minutes()
     members = Counter(groups.values())
+    planned = list(planned)
+    _check_partitions(planned, allowed)
     cut: dict[str, set[str]] = {}
     too_long: dict[str, set[str]] = {}
     for job in planned:
@@ -118,6 +120,24 @@ def fit_partitions(
         )
     for limit, rules in too_long.items():
         yield f"{limit}: {', '.join(sorted(rules))}, and may wait for ever"
+
+
+def _check_partitions(planned: Iterable[Any], allowed: Mapping[str, float]) -> None:
+    """Raise ``ValueError`` for partitions that jobs name and SLURM does not have: each of its
+    answers to them would be a job that has failed."""
+    unknown: dict[str, set[str]] = {}
+    for job in planned:
+        for name in filter(None, str(job.resources.get("slurm_partition") or "").split(",")):
+            if name not in allowed:
+                unknown.setdefault(name, set()).add(job.rule.name)
+    there = ", ".join(filter(None, allowed))
+    problems = [
+        f"slurm_partition: {name} of {', '.join(sorted(rules))} is no partition of this cluster;"
+        f" there are {there}; correct it in the profile or in --set-resources"
+        for name, rules in unknown.items()
+    ]
+    if problems:
+        raise ValueError("\n".join(problems))
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,18 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from coupled_adam_bench.data.check import META
+from coupled_adam_bench.data.notes import left_out, notes
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.store.paths import shown_in_mlflow
 from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.tools.estimate.text import hours
 
 _TAIL_BYTES = 4096
@@ -24,6 +29,9 @@ _SURE = 10
 """How many times as long as its start a run has trained when its time left is worth saying."""
 _ERROR = re.compile(r"error|exception|traceback|killed|cannot|out of memory", re.IGNORECASE)
 """What is in the log of a job that failed by itself, and not in that of one that was ended."""
+
+_OF_SLURM = re.compile(r"(?:slurmstepd|srun): error: [* ]*(.*?)[* ]*$")
+"""What SLURM writes into the log of a job that it ends, such as for its time limit."""
 
 Kind = Literal["cell", "candidate", "trunk"]
 """What a part belongs to: a cell of the study, a candidate of a tuning, or what cells share."""
@@ -193,6 +201,18 @@ def ending(study_dir: Path) -> list[str]:
     return lines + [f"MLflow:  {line}" for line in shown_in_mlflow(study_dir)]
 
 
+def notes_of_data(plan: Plan, prepared: Collection[str]) -> Iterator[str]:
+    """Yield what a user should know of the data that this run has prepared, each thing once."""
+    told: dict[str, None] = {}
+    for study in plan.studies.values():
+        data_id = plan.data_id(study)
+        if data_id in prepared:
+            meta = read_sealed(paths.data_dir(data_id) / META)
+            found = [left_out(study.data.skip, meta["source"]), *notes(study, meta)]
+            told |= dict.fromkeys(f"Data:    {study.data.name}: {each}" for each in found if each)
+    yield from told
+
+
 def describe_failure(
     rule: str,
     wildcards: Iterable[str],
@@ -224,6 +244,31 @@ def describe_failure(
             lines += [f"  {log} ends with:", *(f"    {line}" for line in end)]
         is_explained = is_explained or has_error
     return "\n".join(lines)
+
+
+def describe_group_failure(
+    group: str, jobs: Iterable[Mapping[str, Any]], logs: Sequence[str], facts: Mapping[str, object]
+) -> str:
+    """Return what is said of a failed job of several rules: the group with its rules, ``facts``,
+    and what the cluster says in its ``logs``.
+
+    Where the cluster says nothing, one of the ``jobs`` has failed by itself: each whose log names
+    an error is described.
+    """
+    jobs = list(jobs)
+    rules = ", ".join(sorted({str(job["rule_name"]) for job in jobs}))
+    lines = [f"Error in group {group} ({rules})"]
+    lines += [f"  {name}: {value}" for name, value in facts.items()]
+    said = [
+        found[1] for log in logs for found in map(_OF_SLURM.search, _end_of(Path(log))) if found
+    ]
+    if said:
+        return "\n".join([*lines, f"  {said[-1]}; more in {', '.join(logs)}"])
+    for job in jobs:
+        own = [log for log in job["log"] if _ERROR.search("\n".join(_end_of(Path(log))))]
+        if own:
+            lines.append(describe_failure(str(job["rule_name"]), [], own, {}, None))
+    return "\n".join([*lines, f"  more in {', '.join(logs)}"] if logs else lines)
 
 
 def _end_of(log: Path) -> list[str]:

@@ -77,7 +77,7 @@ def learn_bpe(study: Study, data_id: str, out: Path, threads: int) -> Bpe:
                 "TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false",
             }
         ),
-        Progress(None, "character", f"learn the BPE of {data_id}") as progress,
+        Progress(None, "characters", f"learn the BPE of {data_id}") as progress,
     ):
         merges = _merges(text.pieces(progress), study.data.vocab_size - BYTES_AND_EOT)
     # Where no pair is left to merge, the library stops early and does not say so.

@@ -10,6 +10,7 @@ from typing import Any
 
 from coupled_adam_bench.data.documents import kind_of
 from coupled_adam_bench.data.patience import (
+    BY_FETCH,
     HubAwayError,
     PlaceError,
     causes_of,
@@ -47,8 +48,7 @@ def _said_of(place: Place) -> Iterator[None]:
         if errors.OfflineModeIsEnabled in kinds:
             raise ValueError(
                 f"{where} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub;"
-                " connect this machine, download it first (target `fetch`, with paths.hub_mirror),"
-                " or use the source 'files'"
+                f" connect this machine,{BY_FETCH} or use the source 'files'"
             ) from error
         # Some errors carry a status alone, so it decides where the type does not.
         if errors.GatedRepoError in kinds or status == 403:

@@ -8,6 +8,8 @@ from coupled_adam_bench.machine.progress import say
 from embedding_geometry.transport import bounded, check_address
 
 Result = TypeVar("Result")
+BY_FETCH = " download it first (target `fetch`, with paths.hub_mirror),"
+"""The advice that only `fetch` itself does not give."""
 
 
 class PlaceError(ValueError):

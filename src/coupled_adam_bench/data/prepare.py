@@ -5,7 +5,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -18,6 +18,7 @@ from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, token_dtype
 from coupled_adam_bench.data.bpe import Bpe, learn_bpe
 from coupled_adam_bench.data.check import DAMAGED, META, TOKENIZER, TREES, data_is_damaged
 from coupled_adam_bench.data.hub import DISK_FULL
+from coupled_adam_bench.data.notes import notes
 from coupled_adam_bench.data.shards import (
     Shard,
     ShardJob,
@@ -35,9 +36,7 @@ from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.store.files import atomic_path, digest, remove
 from coupled_adam_bench.store.locks import folder_lock
-from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.study import cells
-from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS
 from coupled_adam_bench.study.config import (
     BinsSource,
     Data,
@@ -114,6 +113,8 @@ def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
         meta = _make_bins(study, data_id, out, workers, bpe)
     _check_files(study, data_id)
     _check_sizes(meta.splits, study)
+    for note in notes(study, asdict(meta)):
+        say(f"data {study.data.name}: {note}")
     with atomic_path(out / UNIGRAM) as temporary, temporary.open("wb") as target:
         np.save(target, _count_tokens(out / meta.splits["train"].file, meta))
     write_meta(out, meta, [*small_files, out / UNIGRAM])
@@ -139,7 +140,7 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
     n_tokens = n_documents = n_kept = 0
     is_capped = False
     with (
-        Progress(total, "token", f"prepare {data_id}") as progress,
+        Progress(total, "tokens", f"prepare {data_id}") as progress,
         closing(make_shards(_jobs(study.data, data_id, out, corpus), workers)) as made,
     ):
         for job, whole, is_new in made:
@@ -166,29 +167,16 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
     if not isinstance(source, SyntheticSource):
         # What is read ahead of the last shard depends on the number of workers.
         end = shards[-1].end if is_capped else corpus.position
-        facts |= {
-            "n_files": end.file + (end.document > 0),
-            "n_empty_documents": end.n_empty,
-            "n_invalid_documents": end.n_invalid,
-            "n_files_without_text": end.n_files_without_text,
-        }
+        facts |= {"n_files": end.file + (end.document > 0)} | end.left_out
         if (left_out := corpus.left_out(end)) is not None:
             say(f"data {study.data.name}: {left_out}")
     others = other_files(study.paths.text) if isinstance(source, FilesSource) else {}
     if others:
         facts["other_files"] = dict(sorted(others.items()))
-        named = ", ".join(
-            f"{ending}: {number:,}" for ending, number in facts["other_files"].items()
-        )
-        say(f"data {study.data.name}: files with other endings are not read ({named})")
     patterns = study.paths.text if isinstance(source, FilesSource) else ()
-    hidden = [str(path) for pattern in patterns for path in hidden_in(pattern)]
+    hidden = [path for pattern in patterns for path in hidden_in(pattern)]
     if hidden:
         facts["n_hidden_files"] = len(hidden)
-        say(
-            f"data {study.data.name}: hidden files and folders are not read ({first_of(hidden)});"
-            " to read one, name it in paths.text"
-        )
     if isinstance(source, HubSource) and corpus.listing is not None:
         facts["place"] = corpus.listing.facts()
     if bpe is not None:
@@ -258,11 +246,7 @@ def _finished_shards(out: Path, source: str, max_tokens: int | None) -> Iterator
 
 
 def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
-    """Raise ``ValueError`` if a split has no window of ``seq_len`` inputs and their targets.
-
-    Say so if the largest run of the study reads more tokens than train has, or if few documents are
-    held out.
-    """
+    """Raise ``ValueError`` if a split has no window of ``seq_len`` inputs and their targets."""
     training = study.training
     n_all = sum(part.n_documents for part in splits.values())
     for split in dict.fromkeys(map(training.held_out, splits)):
@@ -280,27 +264,6 @@ def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
                 f"data.split: {split} has {tokens} tokens in {documents} of {n_all} documents, but"
                 f" needs training.seq_len + 1 = {training.seq_len + 1}; {advice}"
             )
-    if training.data_order == "pairs":
-        return  # train is a source, of which a run may draw any number of tokens
-    split = study.evaluation.test_loss.split
-    held_out = splits[split]
-    if held_out.n_documents < FEW_DOCUMENTS:
-        say(
-            f"data {study.data.name}: the loss is measured on {held_out.n_tokens:,} tokens of"
-            f" {held_out.n_documents} documents, which are few: other text may give another loss; "
-            + (
-                "hold out a larger file"
-                if isinstance(study.data.source, BinsSource)
-                else f"raise data.split.{split}_fraction"
-            )
-        )
-    n_train, largest = splits["train"].n_tokens, study.largest_tokens
-    if largest > n_train:
-        say(
-            f"data {study.data.name}: train has {n_train:,} tokens, and the largest run of the grid"
-            f" reads {largest:,}: {largest / n_train:.3g} times the text; give more text, or a"
-            " smaller number of tokens"
-        )
 
 
 def _too_few_held_out(

@@ -21,6 +21,7 @@ from coupled_adam_bench.data.hub import (
     list_place,
     listing_from_json,
 )
+from coupled_adam_bench.data.notes import left_out
 from coupled_adam_bench.data.patience import PlaceError
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, read_sealed, write_sealed
@@ -48,6 +49,15 @@ class Position(NamedTuple):
     """Rows of all files so far that have no valid text, which ``data.skip: invalid`` skips."""
     n_files_without_text: int = 0
     """Files so far in which no document has text."""
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """What was left out so far, as ``meta.json`` has it."""
+        return {
+            "n_empty_documents": self.n_empty,
+            "n_invalid_documents": self.n_invalid,
+            "n_files_without_text": self.n_files_without_text,
+        }
 
 
 START = Position()
@@ -192,14 +202,8 @@ class Corpus:
 
     def left_out(self, end: Position) -> str | None:
         """Return in a sentence what was left out up to a position; None if nothing was."""
-        counts = {
-            "documents without text": end.n_empty,
-            "rows without valid text": end.n_invalid,
-            "files without text": end.n_files_without_text,
-        }
-        found = ", ".join(f"{what}: {number:,}" for what, number in counts.items() if number)
-        places = "".join(f"\n  {place}" for place in self.skipped)
-        return f"left out: {found} (data.skip: {self._skip}){places}" if found else None
+        said = left_out(self._skip, end.left_out)
+        return None if said is None else said + "".join(f"\n  {place}" for place in self.skipped)
 
     def _text_files(self) -> Iterator[tuple[int, Path, str]]:
         for number, (_, path) in enumerate(text_files(self._patterns)):

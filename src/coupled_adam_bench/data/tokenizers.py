@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from coupled_adam_bench.data.patience import patiently
+from coupled_adam_bench.data.patience import BY_FETCH, patiently
 from coupled_adam_bench.store.files import digest, read_json, write_json, write_text
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.inputs import (
@@ -228,8 +228,8 @@ def download_gpt2(minutes: float, folder: Path | None = None) -> Path:
     ) as error:  # huggingface_hub's errors without a network, and its HTTP errors
         raise ValueError(
             "data.tokenizer: could not download GPT-2's tokenizer.json from the Hugging Face hub"
-            f" ({error}); connect this machine, set paths.tokenizer to a folder with the file, or"
-            " fetch it into paths.hub_mirror"
+            f" ({error}); connect this machine,{BY_FETCH} or set paths.tokenizer to a folder with"
+            " the file"
         ) from None
 
 

@@ -8,7 +8,7 @@ data. Not seen of a downstream task: data on the Hugging Face hub, and Python co
 lm-eval and ``paths.tasks``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +211,20 @@ def _tasks(study: Study, data_id: str) -> Any:
     ]
 
 
+class EvaluationError(ValueError):
+    """Says all that the evaluation of a study lacks; ``in_short`` is one line of it."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        advice = (
+            "to measure without word lists, set word_similarity: []; without tasks, downstream:"
+            " {tasks: []}"
+        )
+        lines = ["evaluation: something is missing or wrong", *problems, advice]
+        super().__init__("\n  ".join(lines))
+        several = f"{len(problems)} things are missing or wrong, such as " if problems[1:] else ""
+        self.in_short = f"evaluation: {several}{problems[0]}"
+
+
 def check_evaluation(study: Study) -> None:
     """Check task names, word-similarity sets and the hub mirror; ``ValueError`` that lists all
     problems.
@@ -231,11 +245,7 @@ def check_evaluation(study: Study) -> None:
                 f"paths.tasks, paths.hub_mirror: {error.filename} cannot be read: {error.strerror}"
             )
     if problems:
-        problems.append(
-            "to measure without word lists, set word_similarity: []; without tasks, downstream:"
-            " {tasks: []}"
-        )
-        raise ValueError("\n  ".join(["evaluation: something is missing or wrong", *problems]))
+        raise EvaluationError(problems)
 
 
 def _task_problems(study: Study, downstream: Downstream) -> list[str]:

@@ -37,8 +37,8 @@ class Progress(tqdm):  # type: ignore[type-arg]
     """Counts units of work and shows count, rate, time left and other fields on ``stream``, by
     default stderr.
 
-    ``total`` is None if it is unknown. ``initial`` is the count that an earlier run reached; it
-    does not affect the rate. ``quiet`` shows nothing.
+    ``total`` is None if it is unknown, and ``unit`` is a noun in the plural. ``initial`` is the
+    count that an earlier run reached; it does not affect the rate. ``quiet`` shows nothing.
     """
 
     monitor_interval = 0  # no thread of tqdm's
@@ -65,6 +65,14 @@ class Progress(tqdm):  # type: ignore[type-arg]
             form = _COUNT if total is None else _LINE
             options |= {"file": _Lines(stream), "mininterval": line_seconds, "bar_format": form}
         super().__init__(total=total, unit=unit, desc=description, disable=quiet, **options)
+
+    @staticmethod
+    def format_meter(*values: Any, **fields: Any) -> str:
+        """Return the line, without the rate and the time left as long as they are unknown."""
+        line: str = tqdm.format_meter(*values, **fields)
+        for unknown in (f", ?{fields['unit']}/s", ", ? left", "<?"):
+            line = line.replace(unknown, "")
+        return line
 
     def update(self, n: int, **fields: Any) -> None:  # type: ignore[override]
         """Add ``n`` units; ``fields`` such as ``loss=3.2`` are shown until the next update replaces

@@ -68,7 +68,7 @@ def partition_minutes() -> dict[str, float]:
     """Return the longest time limit of each partition in minutes, infinity if it has none; "" is
     the default one."""
     minutes: dict[str, float] = {}
-    for line in ask("sinfo", "--noheader", "--format=%P|%l").splitlines():
+    for line in ask("sinfo", "--all", "--noheader", "--format=%P|%l").splitlines():
         name, _, limit = line.strip().partition("|")
         seconds = parse_duration(limit)
         longest = math.inf if seconds is None else seconds / 60

@@ -20,7 +20,7 @@ from typing import Any
 
 from coupled_adam_bench.data.documents import RowError, file_documents, text_bytes
 from coupled_adam_bench.data.hub import Listing, download, list_place
-from coupled_adam_bench.data.patience import PlaceError
+from coupled_adam_bench.data.patience import BY_FETCH, PlaceError
 from coupled_adam_bench.data.sources import corpus_folder, open_corpus
 from coupled_adam_bench.data.tokenizers import GPT2_BYTES, download_gpt2, mirrored_gpt2, read_gpt2
 from coupled_adam_bench.evaluation.as_written import json_rows
@@ -88,12 +88,11 @@ def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
 
 @contextmanager
 def _tried(missing: list[str]) -> Iterator[None]:
-    """Note in ``missing`` why something cannot be had, and go on."""
+    """Note in ``missing`` why something cannot be had, which is told once, at the end; go on."""
     try:
         yield
     except ValueError as error:
-        say(str(error))
-        missing.append(str(error))
+        missing.append(str(error).replace(BY_FETCH, ""))
 
 
 def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Item]:

@@ -7,13 +7,19 @@ another MLflow that does not know one shows its own view.
 """
 
 import json
+import socket
 from typing import Any
 
 from coupled_adam_bench.store import paths
+from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.tracking.described import LOSS, VAL_LOSS, WITHOUT_SEED
 from coupled_adam_bench.tracking.place import is_database, is_own, masked
 
 _NAME = "curves"
+_LISTED = ("loss", "isotropy", "r_bar")
+"""The metrics that the list of runs has as columns."""
+_PORT = 5000
+"""The port that ``mlflow ui`` takes by default."""
 VIEW = f"mlflow.sharedViewState.{_NAME}"
 """The tag of an experiment with the view."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}
@@ -51,10 +57,14 @@ def curves() -> str:
                 "isReordered": True,
                 "deleted": False,
                 "isGenerated": False,
+                # One below the other: three abreast are 100 pixels wide beside the assistant.
+                "columns": 1,
+                "cardHeight": 320,
             }
         ],
         "isAccordionReordered": True,
         "groupBy": f"tag.average.{WITHOUT_SEED}",
+        "selectedColumns": [f"metrics.`{METRICS[name].task}/{name}`" for name in _LISTED],
     }
     return json.dumps(view)
 
@@ -68,4 +78,22 @@ def shown_at(uri: str, experiment_id: str) -> list[str]:
     if not is_database(uri):
         return [f"{masked(uri, uri).rstrip('/')}/{page}"]
     place = f"sqlite:///{paths.MLFLOW_DB}" if is_own(uri) else masked(uri, uri)
-    return [f"mlflow ui --backend-store-uri {place}", f"http://127.0.0.1:5000/{page}"]
+    port = _free_port()
+    option = "" if port == _PORT else f" --port {port}"
+    return [
+        f"mlflow ui --backend-store-uri {place}{option}",
+        f"http://127.0.0.1:{port}/{page}",
+    ]
+
+
+def _free_port() -> int:
+    """Return the first port from MLflow's own on that no other program here listens at."""
+    for port in range(_PORT, _PORT + 50):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    return _PORT

@@ -149,7 +149,7 @@ class Run:
         vote = StopVote(self.group)
         with Progress(
             self.cell.n_tokens,
-            "tok",
+            "tokens",
             self.cell.id,
             initial=state.step * self._batch_tokens,
             quiet=not self.group.is_first,

@@ -239,3 +239,68 @@ def test_everything_is_printed_where_that_is_asked_for(options, monkeypatch):
     assert "Building DAG of jobs...\n" in stream.getvalue()
     assert "Finished jobid: 1\n" in stream.getvalue()
     assert "cells trained" not in stream.getvalue()
+
+
+def test_a_dry_run_after_an_edit_does_not_advise_to_wipe_records(monkeypatch):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream, dryrun=True)
+    send(to, None, "Some jobs were triggered by provenance information, see ... --cleanup-metadata")
+    send(to, None, "Rules with provenance triggered jobs: embeddings")
+    assert stream.getvalue() == ""
+
+
+def test_lines_in_a_file_come_as_often_as_the_option_says(monkeypatch):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert handler(monkeypatch, io.StringIO())._seconds == 60
+    settings = MockOutputSettings()
+    settings.printshellcmds, settings.nocolor = False, True
+    assert plugin.LogHandler(settings, plugin.LogHandlerSettings(10))._seconds == 10
+    assert LoggerPluginRegistry().get_plugin("study").settings_cls is plugin.LogHandlerSettings
+
+
+def group_failed(to, tmp_path, of_slurm, of_job):
+    """Send what Snakemake says of a failed job of two rules, which it says of each of them, too."""
+    slurm = tmp_path / "12.log"
+    slurm.write_text(of_slurm)
+    jobs = []
+    for number, rule in enumerate(("test_loss", "downstream"), 1):
+        log = tmp_path / f"{rule}.log"
+        log.write_text(of_job if number == 1 else "scoring\n" * 40)
+        jobs.append({"rule_name": rule, "jobid": number, "log": [str(log)]})
+        info(to, number, rule, [str(log)])
+    facts = {"groupid": "measure-b", "aux_logs": [str(slurm)], "job_error_info": jobs}
+    send(to, LogEvent.GROUP_ERROR, "Error in group", logging.ERROR, external_jobid="12", **facts)
+    for job in jobs:
+        facts = {"rule_msg": None, "aux": {}, **job}
+        send(to, LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, **facts)
+
+
+def test_a_group_that_slurm_ended_has_three_lines(monkeypatch, tmp_path):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream)
+    begin(to)
+    before = stream.getvalue()
+    ended = "slurmstepd: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-27T12:00:00 ***\n"
+    group_failed(to, tmp_path, "Building DAG of jobs\n" * 100 + ended, "scoring\n" * 40)
+    assert stream.getvalue().removeprefix(before).splitlines() == [
+        "Error in group measure-b (downstream, test_loss)",
+        "  SLURM job: 12",
+        f"  JOB 12 ON node1 CANCELLED AT 2026-11-27T12:00:00; more in {tmp_path / '12.log'}",
+    ]
+
+
+def test_of_a_group_that_failed_by_itself_the_rule_with_the_error_is_shown(monkeypatch, tmp_path):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream)
+    begin(to)
+    before = stream.getvalue()
+    group_failed(to, tmp_path, "RuleException in test_loss\n", "reading\nerror: no such task\n")
+    assert stream.getvalue().removeprefix(before).splitlines() == [
+        "Error in group measure-b (downstream, test_loss)",
+        "  SLURM job: 12",
+        "Error in rule test_loss",
+        f"  {tmp_path / 'test_loss.log'} ends with:",
+        "    reading",
+        "    error: no such task",
+        f"  more in {tmp_path / '12.log'}",
+    ]

@@ -158,6 +158,31 @@ class Planned:
 
 @pytest.mark.fault(
     "cluster",
+    "A profile names a partition that the cluster does not have: sbatch would refuse each job, and"
+    " each of its retries.",
+    "A sentence before the first job names the partition, its rules, and those that there are.",
+)
+def test_a_partition_that_is_not_there_is_refused_before_the_first_job(
+    tiny_plan, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(queue, "partition_minutes", lambda: {"": 240, "short": 240, "long": 2880})
+    asked = JobResources(Jobs(tiny_plan))
+    planned = [
+        Planned(asked, "prepare", 60),
+        Planned(asked, "train_cells", 60, "gpus"),
+        Planned(asked, "test_loss", 60, "short,gpus"),
+    ]
+    with pytest.raises(
+        ValueError,
+        match=r"^slurm_partition: gpus of test_loss, train_cells is no"
+        " partition of this cluster; there are short, long; correct it",
+    ):
+        list(fit_partitions(asked, planned, {}))
+
+
+@pytest.mark.fault(
+    "cluster",
     "A partition ends jobs sooner than the study asks for: SLURM would let them wait for ever, or"
     " refuse them.",
     "They ask for what the partition gives, stages in one job for their share, and a sentence names"
@@ -174,7 +199,7 @@ def test_jobs_ask_for_what_their_partitions_give(tiny_plan, tmp_path, monkeypatc
         Planned(asked, "train_cells", 1440, "long"),
         Planned(asked, "test_loss", 240, "short"),
         Planned(asked, "downstream", 240, "short"),
-        Planned(asked, "embeddings", 240, "unknown"),
+        Planned(asked, "embeddings", 240, "long"),
         Planned(asked, "choose", 240, "quick,long"),
         Planned(asked, "train_trunk", 600, "short", fixed=True),
     ]

@@ -18,12 +18,14 @@ import pytest
 from planned import only, study_and_data
 from tokenizers import Tokenizer
 
+from coupled_adam_bench.cli.status import notes_of_data
 from coupled_adam_bench.data import prepare as prepare_module
 from coupled_adam_bench.data.bins import SPLITS, document_ends, load_meta, open_tokens
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.shards import ShardJob, make_shards, split_of
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.store.paths import data_dir
 from coupled_adam_bench.study.config import Split, Study, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
@@ -229,6 +231,24 @@ def test_what_is_left_out_is_said(
     hidden = tmp_path / "text" / ".ipynb_checkpoints"
     assert f"data files: hidden files and folders are not read ({hidden}); to read one" in said
     assert "data files: left out: files without text: 1 (data.skip: empty)" in said
+
+
+def test_the_end_of_a_run_tells_once_what_it_left_out_of_the_text(
+    files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(tmp_path / "text" / "x.jsonl", 100)
+    (tmp_path / "text" / "y.txt").write_text("")
+    (tmp_path / "text" / "z.csv").write_text("a,b")
+    monkeypatch.chdir(tmp_path)
+    plan = make_plan(files_study(tmp_path / "text", small_gpt2))
+    study, data_id = study_and_data(only(plan))
+    prepare(study, data_id, data_dir(data_id), workers=1)
+    first, second, third, *_ = told = list(notes_of_data(plan, [data_id]))
+    assert first == "Data:    files: left out: files without text: 1 (data.skip: empty)"
+    assert second == "Data:    files: files with other endings are not read (.csv: 1)"
+    assert "documents, which are few" in third and len(told) == len(set(told))
+    # A run that found the data prepared has said so before.
+    assert not list(notes_of_data(plan, []))
 
 
 def test_split_by_hash() -> None:

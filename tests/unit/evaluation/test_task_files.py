@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coupled_adam_bench.evaluation.settings import check_evaluation
+from coupled_adam_bench.evaluation.settings import EvaluationError, check_evaluation
 from coupled_adam_bench.evaluation.task_data import mirrored_task
 from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
@@ -334,3 +334,19 @@ def test_all_problems_at_once(tmp_path):
         f"race needs {tmp_path}/mirror/EleutherAI/race/high/test.jsonl",
     ):
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("problems", "said"),
+    [
+        (["a is missing"], "evaluation: a is missing"),
+        (
+            ["a is missing", "b is"],
+            "evaluation: 2 things are missing or wrong, such as a is missing",
+        ),
+    ],
+)
+def test_what_an_evaluation_lacks_is_one_line_where_it_is_not_needed_yet(problems, said):
+    error = EvaluationError(problems)
+    assert error.in_short == said
+    assert all(f"\n  {problem}" in str(error) for problem in problems)

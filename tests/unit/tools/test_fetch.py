@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from hub_server import TEXTS, Fault, Here, HubServer, four_files, parquet, small_disk
 
+from coupled_adam_bench.data.patience import BY_FETCH
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION
 from coupled_adam_bench.evaluation.task_data import hub_data
 from coupled_adam_bench.evaluation.task_files import find_tasks
@@ -246,6 +247,7 @@ def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
     done = here.run("fetch")
     assert done.returncode == 2
     assert "2 things could not be had" in done.stderr
+    assert done.stderr.count("has a loading script") == 1  # each failure once, at the end
     assert re.search(
         r"arc_easy: .*has a loading script, ai2_arc\.py, .*put its rows .*/ARC-Easy/test\.jsonl",
         done.stderr,
@@ -457,3 +459,10 @@ def test_the_rows_of_a_task_are_copied_as_they_stand(tmp_path, monkeypatch):
     assert written("b.parquet") == [day | {"when": "2019-03-01"}]
     with pytest.raises(ValueError, match="a field of its rows has the type bytes"):
         written("c.parquet")
+
+
+def test_it_does_not_advise_itself() -> None:
+    missing: list[str] = []
+    with fetch._tried(missing):
+        raise ValueError(f"the hub is away; connect this machine,{BY_FETCH} or use a copy")
+    assert missing == ["the hub is away; connect this machine, or use a copy"]

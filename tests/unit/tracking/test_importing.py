@@ -1,5 +1,6 @@
 """The import into MLflow, on a real database and a real server."""
 
+import contextlib
 import hashlib
 import json
 import math
@@ -22,7 +23,7 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.tracking.described import CELL, run_name
 from coupled_adam_bench.tracking.importing import METRICS_PER_REQUEST, import_study
-from coupled_adam_bench.tracking.view import VIEW, shown_at
+from coupled_adam_bench.tracking.view import VIEW, curves, shown_at
 
 pytest.importorskip("mlflow")
 T0 = 1_700_000_000.25
@@ -522,3 +523,26 @@ def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate, whole):
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(timeout=30)
+
+
+def test_the_view_has_a_chart_a_line_and_the_runs_with_the_metrics_that_count():
+    view = json.loads(curves())
+    (section,) = view["compareRunSections"]
+    assert section["columns"] == 1
+    assert view["selectedColumns"] == [
+        "metrics.`test/loss`",
+        "metrics.`embeddings/isotropy`",
+        "metrics.`word_similarity/r_bar`",
+    ]
+
+
+def test_the_address_has_a_port_that_is_free(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # somebody has it already
+            other.bind(("127.0.0.1", 5000))
+            other.listen()
+        command, address = shown_at("sqlite:///results/mlflow.db", "1")
+    port = re.search(r"--port (\d+)$", command)[1]
+    assert port != "5000" and address.startswith(f"http://127.0.0.1:{port}/#/")

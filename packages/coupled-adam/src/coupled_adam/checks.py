@@ -1,5 +1,6 @@
 """Which settings and parameters CoupledAdam refuses, with what to write instead."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -86,3 +87,26 @@ def check(group: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"coupled_dim: {dim} is not a dimension of a parameter of shape {shape}"
             )
+
+
+def warn_of_other_matrices(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Warn of groups that nobody has marked, and whose matrices cannot all have a row for each
+    token, since their numbers of rows differ."""
+    matrices: list[str] = []
+    rows: set[int] = set()
+    for group in groups:
+        names = group.get("param_names", [""] * len(group["params"]))
+        for name, parameter in zip(names, group["params"], strict=True):
+            if parameter.numel():
+                matrices.append(f"{name} {tuple(parameter.shape)}".strip())
+                rows.add(parameter.shape[group["coupled_dim"]])
+    if len(rows) < 2:
+        return
+    shown = ", ".join(matrices[:4]) + (f" and {len(matrices) - 4} more" if matrices[4:] else "")
+    warnings.warn(
+        f"CoupledAdam couples all {len(matrices)} matrices: {shown}. Their numbers of rows differ,"
+        " so some are no embeddings: these lose the second moment of each element, and nothing"
+        " says that they train well without. coupled_param_groups(model) couples the embeddings"
+        " only; to couple others, mark their group with coupled=True",
+        stacklevel=3,
+    )

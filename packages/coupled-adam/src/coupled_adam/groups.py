@@ -90,9 +90,14 @@ def _named(model: nn.Module, names: Sequence[str]) -> list[Tensor]:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    """Return which of the known names may be meant: those of which ``name`` is a part, or else the
-    most similar one."""
-    found = [each for each in known if f".{name}." in f".{each}."]
+    """Return which of the known names may be meant: those of which ``name`` is a part, or what is
+    left of it without its first parts, or else the most similar one."""
+    parts = name.split(".")
+    found: list[str] = []
+    # A last part alone, such as `weight`, tells nothing: most parameters have it.
+    while parts and not found and ".".join(parts) not in ("weight", "bias"):
+        found = [each for each in known if f".{'.'.join(parts)}." in f".{each}."]
+        parts = parts[1:]
     found = found[:3] or difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     return f" (did you mean {' or '.join(map(repr, found))}?)" if found else ""
 

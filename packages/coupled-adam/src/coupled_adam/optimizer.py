@@ -15,7 +15,13 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import ParamsT
 
 from coupled_adam.adamw import adamw_step, dense
-from coupled_adam.checks import ONLY_COUPLED, check, refuse, refuse_without_effect
+from coupled_adam.checks import (
+    ONLY_COUPLED,
+    check,
+    refuse,
+    refuse_without_effect,
+    warn_of_other_matrices,
+)
 from coupled_adam.saved_state import of_adamw, saved_group, saved_step_and_moment, step_device
 from coupled_adam.shards import local, part_of_row, placed_as, sums_over_shards
 from coupled_adam.update import Scalar, has_kernels, is_one_kernel, sums_of_squares, update
@@ -122,6 +128,8 @@ class CoupledAdam(torch.optim.Optimizer):
             )
         self._clipped: dict[Tensor, _Clipped] = {}
         super().__init__(params, defaults)
+        if not marked:
+            warn_of_other_matrices(self.param_groups)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -21,6 +21,8 @@ _SMALL = (
     "*.model",
 )
 """The files of a model that say what it is, and those of its tokenizer."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".json")
+"""The endings of files that somebody may give in place of a folder."""
 _SMALL_BYTES = 2**28
 """The largest of these files on the hub; the largest vocabularies that are in use take an eighth of
 this."""
@@ -169,6 +171,8 @@ def open_place(name: str) -> Place:
             f"{name}: a file {folder.suffix or 'without an ending'}, of which only {MATRIX_ENDING}"
             f" is measured; {SAVED_FOLDER}, or {SAVED_MATRIX}"
         )
+    if folder.suffix in _WEIGHTS:
+        raise ValueError(f"{name}: no such file; give the folder of a model, or a .npy file")
     repository, _, revision = name.partition("@")
     if folder.exists() or folder.is_absolute() or name.startswith(".") or repository.count("/") > 1:
         raise ValueError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -111,7 +111,11 @@ def loss_by_frequency(material: Material) -> Figure:
             )
     zero_line(axes[1])
     for ax, label in zip(axes, ("test loss", f"difference to {shown.labels[first]}"), strict=True):
-        ax.set_xticks(range(len(BANDS)), labels=[band.label for band in BANDS], fontsize=8)
+        ax.set_xticks(
+            range(len(BANDS)),
+            labels=[band.label for band in BANDS],
+            fontsize=rcParams["font.size"] - 1,
+        )
         ax.set(
             xlabel="share of the text, rarest tokens first",
             ylabel=f"{label} (nat/token)",

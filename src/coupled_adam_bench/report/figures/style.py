@@ -22,11 +22,13 @@ from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.plan import Plan
 
-TEXT_INCHES, COLUMN_INCHES = 6.9, 3.3
-"""The widths of a figure for both columns of an article, and for one of them."""
-MAX_INCHES, MAX_COLUMN_INCHES = 8.5, 3.6
-"""The height that a page of an article leaves to a figure, and what one in a column takes of it."""
-MOST_ROWS, ROW_INCHES = 6, 0.8
+TEXT_INCHES, COLUMN_INCHES = 6.29, 3.03
+"""The widths of a figure for both columns of an article, and for one of them: those of ACL, the
+paper's venue, are 455 and 219 TeX points, and those of LaTeX's `article` are wider."""
+MAX_INCHES, MAX_COLUMN_INCHES = 8.5, 2.49
+"""The height that a page of an article leaves to a figure, and what one in a column takes of it,
+180 TeX points."""
+MOST_ROWS, MOST_COLUMN_ROWS, ROW_INCHES = 6, 3, 0.8
 """The rows of panels that have room in these heights, and the height of each where there are
 more."""
 
@@ -77,8 +79,10 @@ def _in_column() -> bool:
 def grid(n_rows: int, n_columns: int, inches: float, **shared: Any) -> tuple[Figure, Any]:
     """Return a figure of the page's width and a height of at most ``inches``, and its axes as an
     array of two dimensions."""
-    highest = MAX_COLUMN_INCHES if _in_column() else MAX_INCHES
-    if n_rows > MOST_ROWS:
+    highest, most_rows = MAX_INCHES, MOST_ROWS
+    if _in_column():
+        highest, most_rows = MAX_COLUMN_INCHES, MOST_COLUMN_ROWS
+    if n_rows > most_rows:
         highest = max(highest, ROW_INCHES * n_rows)
     figure = Figure(figsize=(page_width(), min(inches, highest)), layout="constrained")
     return figure, figure.subplots(n_rows, n_columns, squeeze=False, **shared)
@@ -217,7 +221,27 @@ def lay_out(figure: Figure, kind: str) -> None:
     if engine is not None:
         get_registered_canvas_class(kind)(figure)
         engine.execute(figure)
+        if break_labels(figure):
+            engine.execute(figure)
         figure.set_layout_engine(None)
+
+
+def break_labels(figure: Figure) -> bool:
+    """Break each label of a y axis that is longer than its axis into two lines; tell whether there
+    was one."""
+    is_broken = False
+    for ax in figure.axes:
+        label = ax.yaxis.label
+        text = label.get_text()
+        # A formula between dollar signs stays whole.
+        places = [
+            at for at, sign in enumerate(text) if sign == " " and text[:at].count("$") % 2 == 0
+        ]
+        if places and label.get_window_extent().height > ax.get_window_extent().height:
+            middle = min(places, key=lambda at: abs(at - len(text) / 2))
+            label.set(text=f"{text[:middle]}\n{text[middle + 1 :]}", multialignment="center")
+            is_broken = True
+    return is_broken
 
 
 _DATES = {"svg": "Date", "pdf": "CreationDate"}
@@ -281,9 +305,10 @@ def add_legend(figure: Figure, signs: Mapping[str, Style] | None = None) -> None
     for name, style in (signs or {}).items():
         labels[name] = Line2D([], [], **{"color": _OF_ALL, "markersize": 4, **style})
     if labels:
-        # At 9 points a line and its gaps take 0.6 in, and a letter 0.08 in.
+        # At 9 points a line and its gaps take 0.6 in, and a letter 0.08 in or, of many, 0.07 in.
         scale = rcParams["font.size"] / RC["font.size"]
-        inches = scale * (0.6 + 0.08 * max(map(len, labels)))
+        letter = 0.07 if _in_column() else 0.08
+        inches = scale * (0.6 + letter * max(map(len, labels)))
         fitting = int(figure.get_figwidth() / inches)
         columns = min(len(labels), max(fitting, 1))
         figure.legend(

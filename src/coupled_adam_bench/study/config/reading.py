@@ -123,7 +123,7 @@ def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _read(text: str) -> Any:
+def read_text(text: str) -> Any:
     """Return what a text holds: JSON as such, as Snakemake does, and all else as strict YAML."""
     try:
         return json.loads(text, object_pairs_hook=_json_object)
@@ -145,7 +145,7 @@ def read_study_file(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"{path}: no such file; give a study's YAML file")
     try:
-        return _read(path.read_text(encoding="utf-8"))
+        return read_text(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         tab = "; indent with spaces, not with tabs" if r"'\t'" in str(error) else ""
         raise ValueError(f"{path}: not valid YAML: {error}{tab}") from None

@@ -136,6 +136,19 @@ def test_a_hub_that_sends_other_bytes_of_weights(saved, tmp_path, hub):
     assert "error: org/fine: " in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("name", ["lost.safetensors", "folder/lost.bin", "./lost.pt"])
+def test_a_file_that_is_missing_is_said_to_be(name, capsys):
+    assert main(["measure", name]) == 1
+    assert f"error: {name}: no such file; give the folder of a model" in capsys.readouterr().err
+
+
+def test_a_file_that_is_there_is_said_to_be_one(tmp_path, capsys):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"")
+    assert main(["measure", str(file)]) == 1
+    assert f"error: {file}: is a file; give the folder in which it and" in capsys.readouterr().err
+
+
 def test_the_command(saved, pairs_file, tmp_path, capsys):
     arguments = ["measure", str(saved("gpt2")), str(saved("llama")), str(tmp_path / "nowhere")]
     outputs = ["--json", str(tmp_path / "out.json"), "--figure", str(tmp_path / "out.svg")]
