@@ -27,6 +27,8 @@ there is a reference. ``reference_X=`` is what the reference has in another colu
 A name that ends in ``*`` selects what begins so. Where a rate was tuned, only ``cell=`` tells cells
 of one key apart.
 
+``rule.py`` has what a sentence says along with its numbers, and is asked at the end.
+
 ``every=X`` asks the condition of every value that the column X has in the selected lines, so a new
 line that does not hold ends the check.
 """
@@ -55,7 +57,7 @@ BOOK = Path(__file__).parent
 ROOT = BOOK.parent
 CLAIM = re.compile(r"(?P<column>\w+)(?P<operator>==|[=<>~])(?P<text>.+)")
 BUNDLE = re.compile(r"\]\(\.\./\.\./(registry/[0-9a-f]{64})\)")
-OTHERS = ("every", "lines", "seeds")
+OTHERS = ("every", "lines", "holding", "seeds")
 """Words of a claim that select no column."""
 
 Line = dict[str, str] | dict[str, float]
@@ -90,16 +92,19 @@ def file_of(name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-@cache
-def lines_of(name: str) -> list[dict[str, str]]:
-    """Return the lines of a file of a study; ``ValueError`` if there is no such file."""
+def contents_of(name: str) -> bytes:
+    """Return what a file of a study has, unpacked; ``ValueError`` if there is no such file."""
     path = file_of(name)
     if path is None:
         raise ValueError(f"{name}: no such file of a study")
     contents = path.read_bytes()
-    if path.suffix == ".gz":
-        contents = gzip.decompress(contents)
-    return list(csv.DictReader(io.StringIO(contents.decode("utf-8"))))
+    return gzip.decompress(contents) if path.suffix == ".gz" else contents
+
+
+@cache
+def lines_of(name: str) -> list[dict[str, str]]:
+    """Return the lines of a file of a study; ``ValueError`` if there is no such file."""
+    return list(csv.DictReader(io.StringIO(contents_of(name).decode("utf-8"))))
 
 
 def is_selected(line: dict[str, str], wanted: dict[str, str]) -> bool:
@@ -197,6 +202,7 @@ def check(claim: str) -> list[Line]:
     lines."""
     name, wanted, conditions = read(claim)
     seeds, count = int(wanted.pop("seeds", "0")), int(wanted.pop("lines", "1"))
+    holding = int(wanted.pop("holding", str(count)))
     lines = lines_of(name)
     named: list[Line] = []
     for selected in selections(lines, wanted):
@@ -206,9 +212,14 @@ def check(claim: str) -> list[Line]:
             else [line for line in lines if is_selected(line, selected)]
         )
         need(len(found) == count, f"{len(found)} lines, not {count}: {selected} of {claim}")
-        for line in found:
-            for condition in conditions:
-                need(holds(line, *condition), f"{condition} does not hold of {line}: {claim}")
+        failing = [
+            line for line in found if not all(holds(line, *condition) for condition in conditions)
+        ]
+        need(
+            len(found) - len(failing) == holding,
+            f"{conditions} hold of {len(found) - len(failing)} lines, not {holding}; not of"
+            f" {failing[:1]}: {claim}",
+        )
         named += found
     return named
 
@@ -271,6 +282,12 @@ def main() -> int:
         except ValueError as error:
             refused += 1
             print(f"REFUSED: {entry['page']}: {folded(entry['sentence'])}\n  {error}")
+    # The rule reads the plans and results of the studies with the bench, and imports this module.
+    from rule import problems
+
+    for problem in problems(entries()) if not refused else ():
+        refused += 1
+        print(f"REFUSED: {problem}")
     if not refused:
         out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"{out}: {len(found)} sentences hold")

@@ -4,6 +4,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,6 +89,71 @@ def test_one_long_row_decides_the_isotropy_and_not_the_trimmed_one():
     assert metrics.isotropy(embeddings, "both_signs") < 1e-10
     assert metrics.isotropy_trimmed(embeddings, "both_signs") == pytest.approx(even, abs=0.01)
     assert even > 0.8
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+@pytest.mark.parametrize("shift", [0.0, 0.3, 20.0])
+def test_the_parts_of_isotropy_against_the_definition(scale, shift):
+    """The definition of Iso (Mu & Viswanath 2018) with loops, of the matrix that the name says."""
+    embeddings = matrix(12, shift=shift) * scale
+    before = embeddings.copy()
+    centered = embeddings - embeddings.mean(axis=0)
+
+    def at_one_length(rows):
+        return rows / math.sqrt(np.square(rows).sum() / len(rows))
+
+    changed = {
+        "isotropy_centered": centered,
+        "isotropy_common_length": at_one_length(embeddings),
+        "isotropy_centered_common_length": at_one_length(centered),
+    }
+    found = metrics.embedding_metrics(embeddings, None, "both_signs")
+    for name, rows in changed.items():
+        expected = isotropy_in_plain_words(rows.tolist(), np.linalg.svd(rows)[2].tolist())
+        assert getattr(metrics, name)(embeddings) == pytest.approx(expected, rel=1e-9), name
+        assert found[name] == pytest.approx(expected, rel=1e-9), name
+    np.testing.assert_array_equal(embeddings, before)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.01, 2.0])
+@pytest.mark.parametrize("length", [0.1, 1.0, 30.0])
+def test_the_parts_of_isotropy_in_blocks_of_directions(shift, length):
+    """A wide matrix has more directions than a block, so that bounds say which are multiplied."""
+    width = 4 * partition.COLUMNS
+    drawn = matrix(13, n_rows=500, width=width, shift=0.0)
+    embeddings = length * (drawn + shift) / math.sqrt(width)
+    centered = embeddings - embeddings.mean(axis=0)
+    for name, rows in {
+        "isotropy_centered": centered,
+        "isotropy_common_length": embeddings / math.sqrt(np.square(embeddings).sum() / 500),
+        "isotropy_centered_common_length": centered / math.sqrt(np.square(centered).sum() / 500),
+    }.items():
+        projections = rows @ np.linalg.svd(rows)[2].T
+        log_z = np.concatenate(
+            [scipy.special.logsumexp(sign * projections, axis=0) for sign in (1, -1)]
+        )
+        expected = math.exp(log_z.min() - log_z.max())
+        assert getattr(metrics, name)(embeddings) == pytest.approx(expected, rel=1e-8), name
+
+
+def test_mean_and_length_are_what_the_parts_of_isotropy_do_not_see():
+    embeddings = matrix(14)
+    moved, longer = embeddings + 1.5, 2.5 * embeddings
+    for function in (metrics.isotropy_centered, metrics.isotropy_centered_common_length):
+        assert function(moved) == pytest.approx(function(embeddings), rel=1e-9)
+    for function in (metrics.isotropy_common_length, metrics.isotropy_centered_common_length):
+        assert function(longer) == pytest.approx(function(embeddings), rel=1e-9)
+    assert metrics.isotropy_centered(longer) < metrics.isotropy_centered(embeddings) - 0.01
+    assert metrics.isotropy_common_length(moved) < metrics.isotropy_common_length(embeddings) - 0.01
+
+
+def test_rows_without_length_or_spread_have_no_isotropy_at_one_length():
+    equal = np.full((6, 4), -0.7)
+    assert math.isnan(metrics.isotropy_common_length(np.zeros((4, 3))))
+    for rows in (equal, np.array([[0.3, -0.4]]), np.full((7, 3), 0.1) / 3):
+        assert metrics.isotropy_centered(rows) == pytest.approx(1.0, abs=1e-9)
+        assert math.isnan(metrics.isotropy_centered_common_length(rows))
+        assert 0 < metrics.isotropy_common_length(rows) < 1
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -203,10 +203,12 @@ def _sentence(other: Fact, first: Fact) -> str:
     if math.isnan(found.p):
         reason = found.reason or "a test needs two seeds"
         return f"{other.label} is not tested against {first.label}: {reason}."
+    if other.by_seed == first.by_seed:
+        return f"The losses of {other.label} and {first.label} are the same with every seed."
     low, high = fixed(found.low, _DIGITS), fixed(found.high, _DIGITS)
     return (
         f"The loss of {other.label} is {fixed(abs(found.difference), _DIGITS)} nat a token"
         f" {'lower' if found.difference < 0 else 'higher'} than that of {first.label}, which is"
         f" {found.outcome} (95 % interval {low} to {high}, paired by {plural(found.n, 'seed')};"
-        f" p {p_equals(found.p)}, {p_equals(found.p_corrected)} after Holm's correction)."
+        f" p {p_equals(found.p)}, corrected p {p_equals(found.p_corrected)})."
     )

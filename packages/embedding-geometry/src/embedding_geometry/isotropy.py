@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedding_geometry.partition import COLUMNS, Bounds
-from embedding_geometry.spectrum import gram, principal_directions
+from embedding_geometry.spectrum import centered_gram, gram, principal_directions
 
 Array = NDArray[np.float64]
 Isotropy = Literal["both_signs", "eig_float32"]
@@ -21,6 +21,11 @@ Isotropy = Literal["both_signs", "eig_float32"]
 TRIMMED = 0.001
 """The share of rows that the trimmed isotropy leaves out, rounded up: 51 rows of GPT-2's 50,304; a
 choice of ours."""
+COMMON_LENGTH = 1.0
+"""The root mean square of the rows' 2-norms to which the isotropy at a common length scales a
+matrix; a choice of ours."""
+_CONSTANT = 1e-12
+"""The share of the rows' root mean square length below which what the mean leaves is rounding."""
 
 
 def isotropy(
@@ -70,6 +75,77 @@ def isotropy_trimmed(
         return isotropy(embeddings_VD[:n_left], variant, gram_DD=gram_DD)
 
 
+def isotropy_centered(
+    embeddings_VD: Array,
+    centered_gram_DD: Array | None = None,
+    centered_directions_DD: Array | None = None,
+    gram_DD: Array | None = None,
+) -> float:
+    """Return the isotropy of a matrix minus its mean row, with both signs of each direction.
+
+    Z is that of Mu & Viswanath 2018, and Z(c) of the centered matrix is Z(c) exp(-c . mu), so no
+    copy of the matrix is made. ``centered_gram_DD`` is E^T E of the centered matrix,
+    ``centered_directions_DD`` are its principal directions, and ``gram_DD`` is E^T E of the matrix,
+    if they are known.
+    """
+    if centered_directions_DD is None:
+        if centered_gram_DD is None:
+            centered_gram_DD = centered_gram(embeddings_VD)
+        centered_directions_DD = principal_directions(embeddings_VD, centered_gram_DD)
+    return isotropy_both_signs(embeddings_VD, centered_directions_DD, gram_DD, centered=True)
+
+
+def isotropy_common_length(
+    embeddings_VD: Array, gram_DD: Array | None = None, directions_DD: Array | None = None
+) -> float:
+    """Return the isotropy of a matrix whose rows' root mean square length is
+    :data:`COMMON_LENGTH`.
+
+    Z grows with the rows' length, so that of two matrices whose rows point the same way the longer
+    one is less isotropic. This is Iso of Mu & Viswanath 2018 of the scaled matrix, with both signs
+    of each direction. It is NaN if all rows are zero. ``gram_DD`` is E^T E and ``directions_DD``
+    are the principal directions, if they are known.
+    """
+    gram_DD = gram(embeddings_VD) if gram_DD is None else gram_DD
+    if directions_DD is None:
+        directions_DD = principal_directions(embeddings_VD, gram_DD)
+    length = _root_mean_square(gram_DD, len(embeddings_VD))
+    if not length > 0:
+        return math.nan
+    return isotropy_both_signs(embeddings_VD, directions_DD, gram_DD, scale=COMMON_LENGTH / length)
+
+
+def isotropy_centered_common_length(
+    embeddings_VD: Array,
+    centered_gram_DD: Array | None = None,
+    centered_directions_DD: Array | None = None,
+    gram_DD: Array | None = None,
+) -> float:
+    """Return the isotropy of a matrix minus its mean row, whose rows then have the root mean square
+    length :data:`COMMON_LENGTH`.
+
+    What is left is which way the rows point from their mean. It is NaN if all rows are equal. The
+    parameters are those of ``isotropy_centered``.
+    """
+    if centered_gram_DD is None:
+        centered_gram_DD = centered_gram(embeddings_VD)
+    if centered_directions_DD is None:
+        centered_directions_DD = principal_directions(embeddings_VD, centered_gram_DD)
+    gram_DD = gram(embeddings_VD) if gram_DD is None else gram_DD
+    length = _root_mean_square(centered_gram_DD, len(embeddings_VD))
+    if not length > _CONSTANT * _root_mean_square(gram_DD, len(embeddings_VD)):
+        return math.nan
+    scale = COMMON_LENGTH / length
+    return isotropy_both_signs(
+        embeddings_VD, centered_directions_DD, gram_DD, centered=True, scale=scale
+    )
+
+
+def _root_mean_square(gram_DD: Array, n_rows: int) -> float:
+    """Return the root mean square of the 2-norms of the rows of a matrix, from its E^T E."""
+    return math.sqrt(float(np.trace(gram_DD)) / n_rows)
+
+
 @contextmanager
 def _ordered(embeddings_VD: Array, order_V: NDArray[np.intp], n_first: int) -> Iterator[None]:
     """Have the first rows of an order at the top of the matrix meanwhile: a copy would need as much
@@ -85,7 +161,12 @@ def _ordered(embeddings_VD: Array, order_V: NDArray[np.intp], n_first: int) -> I
 
 
 def isotropy_both_signs(
-    embeddings_VD: Array, directions_DK: Array, gram_DD: Array | None = None
+    embeddings_VD: Array,
+    directions_DK: Array,
+    gram_DD: Array | None = None,
+    *,
+    centered: bool = False,
+    scale: float = 1.0,
 ) -> float:
     """Return min Z(c) / max Z(c) over c = ± the principal directions, Z(c) = sum_i exp(c . e_i); 1
     is isotropic.
@@ -93,10 +174,11 @@ def isotropy_both_signs(
     The definition is that of Arora et al. 2016 and Mu & Viswanath 2018. The sign of an eigenvector
     is arbitrary, so both are taken; otherwise the result would depend on the solver. Nothing
     overflows. The directions are orthonormal columns. ``gram_DD`` is E^T E, if it is known.
+    ``centered`` subtracts the mean row from each e_i, and ``scale`` multiplies each.
     """
     if np.any(np.isnan(directions_DK)):
         return math.nan
-    bounds = Bounds(embeddings_VD, directions_DK, gram_DD)
+    bounds = Bounds(embeddings_VD, directions_DK, gram_DD, centered, scale)
     extremes_K = bounds.extremes()
     log_z = []
     for start in range(0, len(extremes_K), COLUMNS):

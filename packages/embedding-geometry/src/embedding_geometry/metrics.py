@@ -14,13 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedding_geometry.correlation import pearson
-from embedding_geometry.isotropy import Isotropy, isotropy, isotropy_trimmed
+from embedding_geometry.isotropy import (
+    Isotropy,
+    isotropy,
+    isotropy_centered,
+    isotropy_centered_common_length,
+    isotropy_common_length,
+    isotropy_trimmed,
+)
 from embedding_geometry.spectrum import (
+    centered_gram,
     effective_rank,
     gram,
     kappa,
     participation_ratio,
     principal_components,
+    principal_directions,
 )
 
 Array = NDArray[np.float64]
@@ -49,12 +58,15 @@ def embedding_geometry(
     """
     gram_DD = gram(embeddings_VD)
     singular_values_K, directions_DD = principal_components(embeddings_VD, gram_DD)
+    centered_gram_DD = centered_gram(embeddings_VD)
     known: dict[str, Any] = {
         "embeddings_VD": embeddings_VD,
         "variant": variant,
         "directions_DD": directions_DD,
         "gram_DD": gram_DD,
         "singular_values_K": singular_values_K,
+        "centered_gram_DD": centered_gram_DD,
+        "centered_directions_DD": principal_directions(embeddings_VD, centered_gram_DD),
     }
     if unigram_counts is not None:
         known["unigram_counts"] = unigram_counts
@@ -142,6 +154,9 @@ def lengths(embeddings_VD: Array) -> Array:
 _FUNCTIONS: tuple[Callable[..., float], ...] = (
     isotropy,
     isotropy_trimmed,
+    isotropy_centered,
+    isotropy_common_length,
+    isotropy_centered_common_length,
     mean_norm,
     mean_norm_ratio,
     mean_length,

@@ -40,13 +40,25 @@ class Bounds:
 
     Products in float32 take half the time. They leave a narrow interval for log Z, and whichever
     direction can then be an extreme is multiplied in float64.
+
+    ``centered`` asks for the matrix minus its mean row, and ``scale`` multiplies it. ``gram_DD`` is
+    E^T E of the matrix as it is given.
     """
 
-    def __init__(self, embeddings_VD: Array, directions_DK: Array, gram_DD: Array | None) -> None:
+    def __init__(
+        self,
+        embeddings_VD: Array,
+        directions_DK: Array,
+        gram_DD: Array | None,
+        centered: bool = False,
+        scale: float = 1.0,
+    ) -> None:
         n_rows, width = embeddings_VD.shape
+        # A scaled direction gives the projections of the scaled matrix, which needs no copy then.
+        directions_DK = directions_DK * scale
         self.embeddings_VD, self.directions_DK = embeddings_VD, directions_DK
         squares_V = np.einsum("vd,vd->v", embeddings_VD, embeddings_VD)
-        self.square = float(squares_V.max())
+        self.square = float(squares_V.max()) * scale**2
         # The error of a sum of n terms is at most n units of roundoff times the norms (Higham 2002,
         # section 3.1).
         self.roundoff: float = _UNIT_ROUNDOFF * (n_rows + 2 * width + 8)
@@ -54,6 +66,10 @@ class Bounds:
         self.means_K = mean_D @ directions_DK
         self.mean_D = mean_D
         self.distances_V = squares_V - 2 * (embeddings_VD @ mean_D) + mean_D @ mean_D
+        self.distances_V *= scale**2
+        # Without its mean row, a matrix has the same y, and each m is 0.
+        self.centered = centered
+        self.levels_K = np.zeros_like(self.means_K) if centered else self.means_K
         # The products and squares that are subtracted add up their errors over the directions.
         self.slack = 4 * width * self.roundoff * self.square
         self.variances_K = None
@@ -132,7 +148,7 @@ class Bounds:
             terms_K = n_rows + n_rows * self.variances_K[block_K] / 2 + first_K - squares_K / 2
             error_K = wrong * np.abs(first_K) + wrong**2 * math.exp(wrong) * (z_K + inverse_K)
             error_K += _EXP_FLOAT32 * sums_K + 4 * _UNIT_ROUNDOFF_FLOAT32 * squares_K
-            mean_K = sign * self.means_K[block_K]
+            mean_K = sign * self.levels_K[block_K]
             with np.errstate(divide="ignore"):
                 lower.append(mean_K + np.log(np.maximum(terms_K - error_K, 0.0)))
             upper.append(mean_K + np.log(terms_K + error_K))
@@ -154,7 +170,7 @@ class Bounds:
         """Return log Z (2, K) of a block of directions for both signs, by their products with the
         matrix."""
         directions_DK, means_K = self.directions_DK[:, block_K], self.means_K[block_K]
-        longest = math.sqrt(self.square)
+        longest = self.distance if self.centered else math.sqrt(self.square)
         log_z = []
         # A block of rows stays in the cache from its product to its sums.
         for start in range(0, len(self.embeddings_VD), _ROWS):
@@ -162,7 +178,7 @@ class Bounds:
             projections_RK = self.embeddings_VD[rows] @ directions_DK
             centered_RK = projections_RK - means_K
             self.distances_V[rows] -= np.einsum("rk,rk->r", centered_RK, centered_RK)
-            log_z.append(_log_z(projections_RK, longest))
+            log_z.append(_log_z(centered_RK if self.centered else projections_RK, longest))
         sums_2K: Array = np.logaddexp.reduce(log_z, axis=0)
         return sums_2K
 
@@ -177,7 +193,7 @@ class Bounds:
         farthest = self.farthest()
         if not farthest <= _MAX_EXPONENT:
             return left_K
-        means_K, variances_K = np.abs(self.means_K[left_K]), self.variances_K[left_K]
+        means_K, variances_K = np.abs(self.levels_K[left_K]), self.variances_K[left_K]
         below_K = math.log(n_rows) + np.log1p(variances_K * _phi(-farthest))
         above_K = math.log(n_rows) + np.log1p(variances_K * _phi(farthest))
         error = self.error(farthest)

@@ -27,6 +27,15 @@ def gram(embeddings_VD: Array) -> Array:
     return gram_DD
 
 
+def centered_gram(embeddings_VD: Array) -> Array:
+    """Return E^T E (D, D) of a matrix minus its mean row, which is not copied; see ``gram``."""
+    mean_D = embeddings_VD.mean(axis=0)
+    gram_DD: Array = np.zeros((len(mean_D), len(mean_D)))
+    for start in range(0, len(embeddings_VD), _ROWS):
+        gram_DD += gram(embeddings_VD[start : start + _ROWS] - mean_D)
+    return gram_DD
+
+
 def principal_components(embeddings_VD: Array, gram_DD: Array | None = None) -> tuple[Array, Array]:
     """Return the singular values of a matrix (K,), descending, and its principal directions (D, D),
     ascending.
