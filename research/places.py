@@ -23,6 +23,7 @@ from tables import unpack
 from coupled_adam_bench.report.make import Places, material_of
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, records
+from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config.optimizers import rate_factor
@@ -66,7 +67,7 @@ def results_of(study: str) -> StudyResults:
 @cache
 def groups_of(study: str) -> tuple[Group, ...]:
     """Return the places of a study, each once."""
-    groups = results_of(study).groups.values()
+    groups = results_of(study).layout.groups.values()
     return tuple(group for of_table in groups for group in of_table)
 
 
@@ -119,8 +120,7 @@ def elsewhere(study: str, one: Contrast) -> Iterator[Contrast]:
 
 def stale(study: str) -> list[str]:
     """Return how tests.csv of a study differs from what its results.csv gives, line by line."""
-    tests = results_of(study).tests
-    assert tests is not None
+    tests = compare(results_of(study))
     written = {_place_and_pair(line): line for line in lines_of(f"{study}/tests.csv")}
     made = {_place_and_pair(line): line for line in records(tests)}
     problems = [f"{key}: not in both" for key in written.keys() ^ made.keys()]

@@ -46,7 +46,7 @@ from places import (
     times_read,
 )
 
-from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.study.cells import Cell
 
 SUMMARY = "research/README.md"
@@ -140,7 +140,8 @@ def _of_tests(study: str, lines: list[dict[str, str]], wanted: dict[str, str]) -
                     else (line["optimizer"], line["reference"])
                 )
                 for group in groups_of(study):
-                    if all(line[name] == str(value) for name, value in group.columns.items()):
+                    place = dict(zip(GROUP_COLUMNS, group.place, strict=True))
+                    if all(line[name] == str(value) for name, value in place.items()):
                         yield Claimed(
                             study, group, line["metric"], (first, second), line.get("outcome", "")
                         )
