@@ -118,8 +118,8 @@ InitialStd = float | Literal["xavier_linear", "zero_projections"]
 
 
 def zero_projections_std(name: str, weight: Tensor) -> float:
-    """Return the initial standard deviation that modded-nanogpt's optimizer track gives a matrix
-    (docs/training.md)."""
+    """Return the initial standard deviation that modded-nanogpt's optimizer track gives a
+    matrix."""
     if name == "embedding.weight":
         return 1.0
     return 0.0 if "_proj." in name or name == "head.weight" else math.sqrt(0.33 / weight.shape[1])
