@@ -288,7 +288,7 @@ class LanguageModel(nn.Module, ABC):
         """Return the cross-entropy in nats, a scalar, or for ``none`` of shape BT without gradient.
 
         For ``objective``, what training minimizes, it is two sums: that of the cross-entropy with
-        ``z_loss (log Z)^2``, which can be differentiated, and that of the cross-entropy alone.
+        ``z_loss (log Z)^2``, which can be differentiated, and that of just the cross-entropy.
         Targets of -100 are ignored. Under ``none``, ``observe`` is given the logits, chunk by
         chunk.
         """
@@ -309,7 +309,7 @@ class LanguageModel(nn.Module, ABC):
         return token_cross_entropy(hidden_TD, self.head_weight, targets_T, observe, self.soft_cap)
 
     def sums(self, tokens_BT: Tensor, targets_T: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-        """Return the sums of the cross-entropy with the z-loss, and of the cross-entropy alone, in
+        """Return the sums of the cross-entropy with the z-loss, and of just the cross-entropy, in
         float32 at least."""
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
         return sum_with_z_loss(

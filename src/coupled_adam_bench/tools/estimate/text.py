@@ -215,7 +215,7 @@ def _work(estimate: Estimate) -> Iterator[tuple[str, str]]:
         yield f"{unit} so far", count(estimate.hours_taken)
     if done and estimate.on_gpus:
         kwh = estimate.kwh_taken
-        yield "energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone"
+        yield "energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, only the GPUs"
 
 
 def _cost(estimate: Estimate) -> Iterator[tuple[str, str]]:
@@ -260,7 +260,7 @@ def _disk(estimate: Estimate) -> str:
 
 
 def _hours_text(estimate: Estimate) -> str:
-    basis = " as public logs have it" if _is_by_public_logs(estimate) else ""
+    basis = " by public logs" if _is_by_public_logs(estimate) else ""
     left = span(*estimate.hours_left_range)
     return f"{span(*estimate.hours_range)}{basis}, {left} of them left"
 

@@ -158,7 +158,7 @@ def test_hours_are_a_range_wherever_nobody_has_measured_them(paper_estimate):
     assert low < hours_of(paper_estimate) < high
     hours = span(low, high)
     assert " to " in hours
-    assert f"GPU hours  {hours} as public logs have it, {hours} of them left" in text
+    assert f"GPU hours  {hours} by public logs, {hours} of them left" in text
     assert re.search(rf"\nH200 .* {hours}  4\.59 USD  [\d,]+ to [\d,]+ USD\n", text)
     assert len(re.findall(r"\d+ to [\d,.]+ +0  +-\n", text)) == len(paper_estimate.rows())
 
@@ -322,7 +322,7 @@ def test_energy_is_of_the_steps_of_ended_runs_and_unknown_if_one_does_not_know_i
     run(second, 15, joules=3.6e6)  # of 60 steps
     after = estimate_study(before.plan)
     assert after.kwh_taken == pytest.approx(2 + 0.75)
-    assert "2.75 kWh, of the GPUs alone" in describe(after)
+    assert "2.75 kWh, only the GPUs" in describe(after)
     run(second, 15, joules=None)  # of a GPU whose energy no driver counts
     after = estimate_study(before.plan)
     assert after.kwh_taken is None
