@@ -95,7 +95,7 @@ def rates(
 
 
 def main() -> None:
-    """Print the tables of docs/statistics.md."""
+    """Print the table of docs/decisions/0009-no-test-without-spread.md, and more."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--families", type=int, default=20_000)
     n_families = options.parse_args().families

@@ -8,7 +8,11 @@ from coupled_adam_bench.study.catalog.contents import STATISTICS
 from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+GEOMETRY = ROOT / "packages" / "embedding-geometry" / "README.md"
+BAND = re.compile("|".join(sorted((band.name for band in BANDS), key=len, reverse=True)))
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 def first_column(page: str, head: str) -> set[str]:
@@ -23,16 +27,46 @@ def test_the_model_families():
     assert first_column("training.md", "`architecture`") == ARCHITECTURES.keys()
 
 
-def test_the_metrics_of_embeddings():
-    of_embeddings = {name for name, metric in METRICS.items() if metric.task == "embeddings"}
-    assert first_column("measure.md", "metric") == of_embeddings
+def rows_of(page: Path, head: str) -> list[list[str]]:
+    """Return the cells of the lines of the table with this head."""
+    table = page.read_text(encoding="utf-8").partition(f"\n| {head} |")[2].partition("\n\n")[0]
+    lines = table.splitlines()[2:]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-def test_the_metrics_that_the_paper_does_not_have():
-    found = first_column("metrics.md", "column")
-    listed = {name.replace("BAND", band.name) for name in found for band in BANDS}
-    of_embeddings = {name for name, metric in METRICS.items() if metric.task == "embeddings"}
-    assert listed - of_embeddings == METRICS.keys() - of_embeddings - set(PAPER_COLUMNS)
+def symbol(html: str) -> str:
+    """Return the symbol of a metric as a page in Markdown writes it."""
+    signs = html.replace("<sub>", "_").replace("<sup>", "^").replace("|", r"\|")
+    return re.sub(r"<.*?>", "", signs)
+
+
+def test_the_table_of_metrics_follows_from_what_is_declared():
+    """Name, symbol, unit and better side; a line stands for the four bands."""
+    declared = []
+    for name, metric in METRICS.items():
+        in_tables = BAND.sub("BAND", symbol(metric.html).replace("most frequent", "most_frequent"))
+        line = [f"`{BAND.sub('BAND', name)}`", in_tables, metric.unit, metric.better]
+        if line not in declared:
+            declared.append(line)
+    listed = [
+        [name, in_tables, unit, better]
+        for name, in_tables, _, unit, better in rows_of(DOCS / "metrics.md", "column")
+    ]
+    assert listed == declared
+
+
+def test_the_metrics_of_the_paper_are_named():
+    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    sentence = text.partition("The paper's tables have ")[2].partition(".\n")[0]
+    assert tuple(re.findall(r"`(\w+)`", sentence)) == PAPER_COLUMNS
+
+
+def test_the_package_defines_its_metrics_in_the_same_words():
+    of_package = dict(rows_of(GEOMETRY, "metric"))
+    assert len(of_package) > 10
+    bench = {row[0]: row[2] for row in rows_of(DOCS / "metrics.md", "column")}
+    ours = {name: LINK.sub(r"\1", bench[name]) for name in of_package}
+    assert ours == of_package
 
 
 def test_the_files_of_statistics():

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 FIRST = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")]
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*/*.md"))
-BOOK = [ROOT / "research" / "README.md", *sorted((ROOT / "research").glob("*/README.md"))]
+BOOK = [*sorted((ROOT / "research").glob("*.md")), *sorted((ROOT / "research").glob("*/README.md"))]
 PAGES = [
     *FIRST,
     *DOCS,
@@ -68,7 +68,7 @@ def named() -> Iterator[tuple[str, str]]:
                 or file.name == "Makefile"
             ):
                 text = file.read_text(encoding="utf-8")
-                for page in re.findall(r"docs/[\w/-]+\.md(?:#[\w-]+)?", text):
+                for page in re.findall(r"(?:docs|research)/[\w/-]+\.md(?:#[\w-]+)?", text):
                     yield str(file.relative_to(ROOT)), page
 
 

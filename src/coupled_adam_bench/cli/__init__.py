@@ -12,7 +12,7 @@ from coupled_adam_bench.cli.gpu_leases import leased_gpus
 from coupled_adam_bench.store import paths
 
 DESCRIPTION = (
-    "Studies are run by snakemake in a clone of the repository, since the package alone has no"
+    "Studies are run by snakemake in a clone of the repository, since the package by itself has no"
     " Snakefile, rules and templates. Each command here is one stage of a study, which a rule"
     " calls; measure takes any model."
 )

@@ -39,8 +39,8 @@ def check_given_once(parser: argparse.ArgumentParser, arguments: list[str]) -> N
     """Raise ``ValueError`` for each option with a list of values that is given twice, with what to
     type instead.
 
-    ``parser`` is Snakemake's, which keeps the last list alone and says nothing. Of a key that
-    stands twice in one list, such as ``study=a study=b``, it keeps the last value.
+    ``parser`` is Snakemake's, which keeps only the last list and says nothing. If a key stands
+    twice in one list, as in ``study=a study=b``, it keeps the last value.
     """
     # The same options, but these keep every list that they are given.
     keeping = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -64,7 +64,7 @@ def _dropped(option: str, lists: list[list[str]], has_keys: bool) -> Iterator[st
     last = lists[-1] if lists else []
     if lost := [value for value in everything if value not in last]:
         yield (
-            f"{option}: given {len(lists)} times, of which Snakemake takes the last alone, without "
+            f"{option}: given {len(lists)} times, of which Snakemake takes only the last, without "
             f"{' '.join(lost)}; type it once: {option} {shlex.join(everything)}"
         )
     keys = [value.partition("=")[0] for value in last if has_keys]

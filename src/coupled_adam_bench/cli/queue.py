@@ -40,13 +40,15 @@ _PARTITION = "name another partition (--set-resources {rule}:slurm_partition=NAM
 # What cures a reason, by how it begins.
 _CURES = {
     "PartitionTimeLimit": (
-        f"it asks for {{limit}}, more than partition {{partition}} gives; {_TIME} or {_PARTITION}"
+        f"the job asks for {{limit}}, more than partition {{partition}} gives; {_TIME}"
+        f" or {_PARTITION}"
     ),
     "PartitionNodeLimit": (
-        f"partition {{partition}} has not the nodes that it asks for; {_PARTITION}"
+        f"partition {{partition}} does not have the nodes that the job asks for; {_PARTITION}"
     ),
     "PartitionConfig": (
-        f"partition {{partition}} has no nodes with all that it asks for; {_LESS} or {_PARTITION}"
+        f"partition {{partition}} has no nodes with all that the job asks for; {_LESS}"
+        f" or {_PARTITION}"
     ),
     "PartitionDown": f"partition {{partition}} takes no jobs; {_PARTITION}",
     "PartitionInactive": f"partition {{partition}} takes no jobs; {_PARTITION}",

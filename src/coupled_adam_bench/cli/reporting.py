@@ -48,7 +48,7 @@ def add_commands(add: AddCommand) -> None:
         "write results, statistics, tables, figures and report",
     )
     sub.add_templates()
-    sub.add_argument("--only", choices=("tables", "figures"), help="results, tests and this alone")
+    sub.add_argument("--only", choices=("tables", "figures"), help="only results, tests and this")
     sub.add_argument(
         "--results", type=Path, help="take the results from this file, not from the runs"
     )

@@ -1,4 +1,4 @@
-"""Learns the byte-level BPE of a study from its own text: from documents of train alone.
+"""Learns the byte-level BPE of a study from its own text, and only from documents of train.
 
 The pieces of text that are merged are those of GPT-2's pattern. The merges are the same for any
 number of threads.

@@ -50,7 +50,7 @@ def _said_of(place: Place) -> Iterator[None]:
                 f"{where} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub;"
                 f" connect this machine,{BY_FETCH} or use the source 'files'"
             ) from error
-        # Some errors carry a status alone, so it decides where the type does not.
+        # Some errors carry only a status, so it decides where the type does not.
         if errors.GatedRepoError in kinds or status == 403:
             problem = f" is gated (HTTP {status}): its terms must be accepted on its page"
             advice = (

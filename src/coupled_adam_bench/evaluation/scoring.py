@@ -241,7 +241,8 @@ def score_batch(
     """Return the log-probabilities of the scored tokens in nats, and whether each is the likeliest
     in its place.
 
-    Of equally likely tokens the first is the likeliest. Both are of shape (S,).
+    If several tokens are equally likely, the first counts as the likeliest. Both arrays have the
+    shape (S,).
     """
     device = model.head_weight.device
     with torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext():

@@ -72,9 +72,9 @@ def pass_signals_on() -> None:
     """Have SIGINT and SIGTERM to this process reach its jobs, too, a moment later.
 
     A terminal and a cluster send a signal to all processes of a run, and a supervisor, a notebook
-    or a container to the first alone, whose jobs would go on for hours. What is in a session of its
-    own is left alone, as by a terminal. A job may so have the signal twice. Only the main thread of
-    a program can be sent signals, so elsewhere nothing is done.
+    or a container only to the first, so that its jobs would go on for hours. A process in another
+    session gets no signal, as from a terminal. So a job may get the signal twice. Only the main
+    thread of a program can be sent signals, so elsewhere nothing is done.
     """
     if threading.current_thread() is not threading.main_thread():
         return

@@ -32,7 +32,7 @@ def ask(*command: str) -> str:
 
 
 def check_slurm() -> None:
-    """Raise ``ValueError`` if this machine cannot submit jobs: it has not all commands, or no
+    """Raise ``ValueError`` if this machine cannot submit jobs: a command is missing, or no
     controller answers."""
     if missing := [command for command in _COMMANDS if shutil.which(command) is None]:
         raise ValueError(

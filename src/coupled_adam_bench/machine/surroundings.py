@@ -137,7 +137,7 @@ TABLE = (
     ),
     Variables(
         "TOKENIZERS_PARALLELISM RAYON_NUM_THREADS DISABLE_MULTIPROC",
-        "sets", "no library starts threads and processes beside the study's",
+        "sets", "no library starts threads and processes in addition to the study's",
     ),
     Variables(
         "MLFLOW_RUN_ID MLFLOW_EXPERIMENT_ID MLFLOW_EXPERIMENT_NAME MLFLOW_RUN_CONTEXT "

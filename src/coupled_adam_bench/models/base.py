@@ -119,8 +119,8 @@ InitialStd = float | Literal["xavier_linear", "zero_projections"]
 
 
 def zero_projections_std(name: str, weight: Tensor) -> float:
-    """Return the initial standard deviation that modded-nanogpt's optimizer track gives a matrix
-    (docs/training.md)."""
+    """Return the initial standard deviation that modded-nanogpt's optimizer track gives a
+    matrix."""
     if name == "embedding.weight":
         return 1.0
     return 0.0 if "_proj." in name or name == "head.weight" else math.sqrt(0.33 / weight.shape[1])
@@ -290,7 +290,7 @@ class LanguageModel(nn.Module, ABC):
         """Return the cross-entropy in nats, a scalar, or for ``none`` of shape BT without gradient.
 
         For ``objective``, what training minimizes, it is two sums: that of the cross-entropy with
-        ``z_loss (log Z)^2``, which can be differentiated, and that of the cross-entropy alone.
+        ``z_loss (log Z)^2``, which can be differentiated, and that of just the cross-entropy.
         Targets of -100 are ignored. Under ``none``, ``observe`` is given the logits, chunk by
         chunk.
         """
@@ -311,7 +311,7 @@ class LanguageModel(nn.Module, ABC):
         return token_cross_entropy(hidden_TD, self.head_weight, targets_T, observe, self.soft_cap)
 
     def sums(self, tokens_BT: Tensor, targets_T: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-        """Return the sums of the cross-entropy with the z-loss, and of the cross-entropy alone, in
+        """Return the sums of the cross-entropy with the z-loss, and of just the cross-entropy, in
         float32 at least."""
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
         return sum_with_z_loss(

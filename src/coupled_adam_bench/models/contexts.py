@@ -2,8 +2,8 @@
 tokens.
 
 What becomes of the rows of a head depends on how often their tokens come and on the rule of the
-optimizer. Of hidden states there are only K here, so the softmax is formed for K rows, however many
-tokens a batch has (docs/contexts.md).
+optimizer. There are only K hidden states here, so the softmax is formed for K rows, however many
+tokens a batch has.
 
 Shapes: B sequences, T tokens (in the loss, of all sequences), K contexts, D = d_model, V =
 vocab_size.

@@ -48,7 +48,7 @@ def save_model(
     """Write ``folder`` so that ``transformers.AutoModelForCausalLM.from_pretrained(folder)`` gives
     the same logits.
 
-    A model that is not ``in_transformers`` is read by :func:`load_model` alone. The classes of
+    A model that is not ``in_transformers`` is read only by :func:`load_model`. The classes of
     transformers have no soft cap, so for a model with one they give the logits before it.
     ``tokenizer`` is a folder in Hugging Face format; its files are copied beside the weights. The
     folder appears whole or not at all, and replaces an existing one. For a sharded model, ``state``

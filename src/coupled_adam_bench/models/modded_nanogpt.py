@@ -1,4 +1,4 @@
-"""The decoder of modded-nanogpt's optimizer track, without its biases (docs/training.md).
+"""The decoder of modded-nanogpt's optimizer track, without its biases.
 
 It has RMSNorm, also behind the embedding, squared ReLU, normalized queries and keys, and RoPE.
 

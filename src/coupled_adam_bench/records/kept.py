@@ -203,7 +203,7 @@ class Document:
     """What lm-eval says is right: of a multiple choice the number of the answer, from 0, else a
     text."""
     metrics: dict[str, float]
-    """The metrics of this item alone, such as ``acc`` and ``acc_norm``, under their names in
+    """The metrics of only this item, such as ``acc`` and ``acc_norm``, under their names in
     ``results.csv``."""
     loglikelihoods: list[float]
     """The log-likelihoods that lm-eval asks for, in nats: of the answers in their order, or

@@ -44,8 +44,8 @@ class Value:
 
     @property
     def exact(self) -> str:
-        """The mean, the standard deviation and the values of the seeds in more digits, for who
-        wants to see them."""
+        """The mean, the standard deviation and the values of the seeds in more digits, for
+        readers who want to see them."""
         sample = summarize(self.values)
         seeds = ", ".join(significant(value, 6) for value in self.values)
         if len(self.values) < 2:

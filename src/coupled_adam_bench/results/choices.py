@@ -68,9 +68,9 @@ def tried_of(tuning: Tuning, table: DataFrame) -> list[Tried]:
 def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
     """Return the index of the candidate with the least mean loss.
 
-    Of equal ones, that with the smaller learning rate of the embedding is taken, then of the model,
-    then the first. A candidate of which any seed has diverged cannot be taken; ``ValueError`` names
-    all of them if that leaves none.
+    If several are equal, the candidate with the smaller learning rate of the embedding is taken,
+    then the one with the smaller rate of the model, then the first. A candidate that diverged with
+    any seed cannot be taken; ``ValueError`` names all of them if no other is left.
     """
     means = {index: one.mean for index, one in enumerate(tried) if math.isfinite(one.mean)}
     if not means:

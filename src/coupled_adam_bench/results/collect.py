@@ -26,9 +26,9 @@ Found = dict[tuple[str, str], tuple[float, str]]
 
 
 def _measured(cell: Cell, measurements: list[Measurement], partial: bool) -> tuple[Found, bool]:
-    """Return what was measured of a cell, and whether that is all, which a diverged cell has not.
+    """Return what was measured of a cell, and whether that is all; in a diverged cell it is not.
 
-    What the stages always measure is NaN in a cell that has not all.
+    If numbers are missing, those that the stages always measure are NaN.
     """
     there = [
         measurement for measurement in measurements if not partial or measurement.is_there(cell.id)

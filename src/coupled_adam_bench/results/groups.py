@@ -295,9 +295,9 @@ def _group(
 
 
 def plain_keys(group: Group) -> dict[str, str]:
-    """Return by their names without a learning rate of their own the keys of a group's optimizers.
+    """Return the keys of a group's optimizers, by their names without their own learning rate.
 
-    Of several that differ in the rate alone, it is the first.
+    If several optimizers differ only in the rate, the first counts.
     """
     keys: dict[str, str] = {}
     for key, cells in group.cells.items():

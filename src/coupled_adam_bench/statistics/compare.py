@@ -2,7 +2,8 @@
 
 In every group (table, n_params, n_tokens) and metric the optimizer with the best mean is compared
 with each of the others: no other one can be significantly better than all. Values are compared
-unrounded. Of a metric that is best at a value, all columns are of the distances from it. The rules:
+unrounded. If a metric is best at a value, all columns are about the distances from
+it. The rules:
 
 ``t-test`` (comparisons ``pair`` and ``each_other``): bold if significantly better than every other
 value of its column, as in the paper's Tables 1 and 7 [P]. ``statistics.bold`` of the study may

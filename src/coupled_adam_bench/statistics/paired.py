@@ -63,8 +63,8 @@ def paired_test(
     seeds they share.
 
     One-sided: the paired t-test, and exact flips of the differences' signs. A missing value among
-    the shared seeds, or fewer than two of these, gives NaN. Of equal differences only the flips are
-    a test.
+    the shared seeds, or fewer than two of these, gives NaN. If all differences are equal,
+    only the flips are a test.
     """
     seeds = [seed for seed in first if seed in second]
     differences = [difference(first[seed], second[seed]) for seed in seeds]
@@ -147,8 +147,8 @@ def bootstrap_interval(differences: Sequence[float]) -> tuple[float, float]:
     """Return the percentile interval at ``LEVEL`` of the mean over resampled seeds (Efron 1979).
 
     Up to ``MAX_RESAMPLED`` seeds, every resample is counted with its probability; beyond,
-    ``N_DRAWN`` are drawn. Of three seeds, one value thrice has probability 1/27 > 2.5 %: the
-    interval is that from smallest to largest.
+    ``N_DRAWN`` are drawn. With three seeds, one value thrice has probability 1/27 > 2.5 %, so
+    the interval goes from the smallest to the largest.
     """
     counts, probabilities = _resamples(len(differences))
     means = counts @ differences / len(differences)

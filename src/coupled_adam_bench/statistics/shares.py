@@ -113,7 +113,7 @@ def _lines(rows: Sequence[Row], bands: list[str]) -> Iterator[list[str | Cell]]:
         whole = by_band[WHOLE]
         group = whole[GROUP]
         labels = [group.optimizer_labels[whole[side]] for side in ("optimizer", "reference")]
-        # A gap has the row of the whole alone, which has its reason.
+        # A gap has only the row of the whole, which has its reason.
         numbers = [_cell(by_band.get(band)) for band in bands]
         size = [group.tokens_label, group.model_label]
         yield [*size, *labels, *numbers, whole["reason"]]

@@ -79,7 +79,7 @@ def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
                 own = Needed(0, reason="the reference")
             else:
                 own = needed_tokens(by_seed[key], reference.losses)
-            # Losses that differ by rounding alone share a rank.
+            # Losses that differ only by rounding share a rank.
             rank = (
                 math.nan
                 if math.isnan(loss)
@@ -114,12 +114,12 @@ def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
             for group in groups
         }
         correct([row for rows in compared.values() for row in rows])
-        # Groups are in the order of their tokens, in which alone those of a setup differ.
+        # Groups are in the order of their tokens, and groups of a setup differ only in these.
         for one, other in ((a, b) for a, b in combinations(groups, 2) if a.setup == b.setup):
             earlier, later = (_by_pair(compared[group.place]) for group in (one, other))
             for (ahead, behind), (gap, p_holm) in earlier.items():
                 gap_later, p_later = later.get((ahead, behind), (math.nan, math.nan))
-                # A pair is there in both orders, and one of these alone has its gap below 0.
+                # A pair is there in both orders, and only one of these has its gap below 0.
                 if gap < 0 < gap_later:
                     yield one.columns | {
                         "n_tokens_later": other.n_tokens,

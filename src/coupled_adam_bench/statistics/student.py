@@ -71,8 +71,8 @@ def equivalence_p(difference: float, standard_error: float, df: float, margin: f
     """Return the p-value of two one-sided tests (Schuirmann 1987) that a difference lies within
     +-``margin``.
 
-    It is the larger of the two, so it also tests alone that the worse one is worse by less than the
-    margin. NaN without a margin, or without any spread.
+    It is the larger of the two, so it also tests by itself that the worse one is worse by less than
+    the margin. NaN without a margin, or without any spread.
     """
     if math.isnan(margin) or not standard_error > 0:
         return math.nan

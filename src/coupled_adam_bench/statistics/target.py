@@ -128,7 +128,7 @@ def _optimizer_rows(
             "reason": reason,
         }
     test = below_target([loss for _, loss in found], target, sd)
-    # A mean over the runs that reach it alone would favour an optimizer of which few do.
+    # A mean over only the runs that reach it would favour an optimizer of which few do.
     reached = [step for step, _ in found if math.isfinite(step)]
     step = math.fsum(reached) / len(cells) if len(reached) == len(cells) else math.nan
     gap = (

@@ -19,8 +19,8 @@ _POLL_SECONDS = 0.2
 class FolderLock:
     """The lock of a folder, a file with this ``name``; a missing folder is created.
 
-    The kernel drops the lock when its process ends in any way, so the file alone does not mean that
-    it is held. ``waiting`` begins the line that names the holder while this process waits.
+    The kernel drops the lock when its process ends in any way, so the file by itself does not mean
+    that it is held. ``waiting`` begins the line that names the holder while this process waits.
     """
 
     def __init__(self, folder: Path, name: str = LOCK, waiting: str | None = None) -> None:

@@ -51,7 +51,7 @@ _RAISED = {"<sub>": "_", "<super>": "^"}
 _SIGNS = "ßæÆœŒøØåÅłŁı¡¿–—‘’“”…¢£¤¥¦§©®°´¶µªº¼½¾†‡•‰€™"
 _ACCENTS = "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327"
 _OF_T1 = "ĄąĘęĮįŲųĐđÐðÞþŊŋ«»„‚‹›"
-"""Letters that pdflatex has in the encoding T1 alone: those with an ogonek, and others."""
+"""Letters that pdflatex has only in the encoding T1: those with an ogonek, and others."""
 _PDFLATEX_T1 = r"\usepackage[T1]{fontenc} in pdflatex"
 _UNICODE_LATEX = "XeLaTeX or LuaLaTeX with a font that has them"
 

@@ -64,7 +64,7 @@ def plan_file(study: str) -> Path:
 
 
 def not_imported(study_dir: Path) -> str | None:
-    """Return why MLflow has not everything of a study, as its last import noted; ``None`` if
+    """Return why MLflow lacks something of a study, as its last import noted; ``None`` if
     nothing is noted."""
     try:
         reason: str | None = read_json(study_dir / IMPORT_SUMMARY).get(NOT_IMPORTED)

@@ -68,10 +68,10 @@ class Source:
         return digest(repr((self.history[-1:], self.run, measured)))
 
     def artifacts(self) -> dict[str, Path]:
-        """Return the files that MLflow is given by name; evaluations and the files beside them
-        begin with their stage.
+        """Return the files that MLflow is given by name; evaluations and the files of their
+        details begin with their stage.
 
-        Of a cell with the paper's seven tasks they have about 1 MB: large files, such as weights,
+        For a cell with the paper's seven tasks they have about 1 MB: large files, such as weights,
         are not among them.
         """
         run = paths.RunFiles(self.folder)

@@ -249,5 +249,5 @@ def follow_study(plan_file: Path, seconds: float) -> None:
         except (ValueError, OSError) as error:
             reason = str(error)
         if reason not in ("", said):
-            say(f"MLflow has not everything yet: {reason}")
+            say(f"MLflow does not have everything yet: {reason}")
         pause, said = max(seconds, _PAUSE * (time.process_time() - start)), reason

@@ -110,7 +110,7 @@ class WorkerGroup:
         self, model: nn.Module, layers: Sequence[nn.Module], parallel: str
     ) -> nn.Module:
         """Return the module to call: ``model`` sharded layer by layer with FSDP2, wrapped in DDP,
-        or, alone, unchanged.
+        or unchanged in a single process.
 
         FSDP2 and DDP average the gradients over the processes when :func:`accumulating` is left.
         """
@@ -129,7 +129,7 @@ class WorkerGroup:
 
 
 def accumulating(module: nn.Module, last: bool) -> contextlib.AbstractContextManager[None]:
-    """Let DDP average gradients after the ``last`` micro-batch of a step alone.
+    """Let DDP average gradients only after the ``last`` micro-batch of a step.
 
     FSDP2 averages after each one, because it would keep whole gradients until then.
     """

@@ -41,8 +41,8 @@ def validation_windows(
     """Return ``n_windows`` windows without overlap, evenly spread, with the target of their last
     token: (N, T + 1).
 
-    Of fewer windows there are all, and of a split that is shorter than one, the whole split.
-    ``ValueError`` if there is nothing to predict.
+    If the split has fewer windows, all are returned; if it is shorter than one window, the whole
+    split is. ``ValueError`` if there is nothing to predict.
     """
     if len(tokens) < 2:
         raise ValueError(
@@ -122,7 +122,7 @@ class Geometry(AtGeometrySteps):
     def after(self, step: int) -> dict[str, float]:  # noqa: ARG002 - as of the others
         """Return the metrics by name, in the first process.
 
-        There are none of a matrix that is not finite: the next loss shows that the run has
+        Returns nothing if the matrix is not finite; the next loss will show that the run has
         diverged.
         """
         weight_VD = whole(self.trainer.model.embedding.weight.detach())
@@ -140,7 +140,7 @@ class RowSteps(AtGeometrySteps):
 
     def __init__(self, trainer: Trainer) -> None:
         super().__init__(trainer)
-        # A tied model has one matrix, and so the first name alone.
+        # A tied model has one matrix, and so only the first name.
         self._matrices = dict(
             zip((ROW_STEP, HEAD_ROW_STEP), trainer.model.embedding_parameters(), strict=False)
         )
@@ -156,7 +156,7 @@ class RowSteps(AtGeometrySteps):
     def after(self, step: int) -> dict[str, float]:  # noqa: ARG002 - as of the others
         """Return by matrix and band the mean of ‖step‖ / ‖row‖ over the rows.
 
-        A band without rows that have a length, and one in which a row is not finite, has none.
+        A band is left out if none of its rows has a length, or if a row is not finite.
         """
         found = {}
         for name, weight in self._matrices.items():
@@ -178,8 +178,8 @@ class RowSteps(AtGeometrySteps):
 
 
 class SecondMoment(AtGeometrySteps):
-    """Adam's own second moment of the rows of the head, by how often a batch has their tokens; none
-    of other rules."""
+    """Adam's own second moment of the rows of the head, by how often a batch has their tokens;
+    other rules have none."""
 
     def __init__(self, trainer: Trainer) -> None:
         super().__init__(trainer)

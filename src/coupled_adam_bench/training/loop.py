@@ -27,7 +27,7 @@ from coupled_adam_bench.training.monitor import (
 from coupled_adam_bench.training.trainer import Trainer
 
 _SHOWN = ("loss", VALIDATION_LOSS, "mean_norm_ratio", "mfu")
-"""What the line of progress has of the last line of the history that has it."""
+"""The numbers that the line of progress shows, each from the last line of the history with it."""
 
 
 @dataclass(frozen=True)
@@ -231,8 +231,8 @@ class Run:
         return Outcome("completed", step)
 
     def report(self, outcome: Outcome) -> None:
-        """Export the model of a completed run and write ``run.json``, the last file of a run; of a
-        trunk the branch."""
+        """Export the model of a completed run and write ``run.json``, the last file of a run; for a
+        trunk, write the branch."""
         if self.trunk:
             if self.group.is_first:
                 self.trainer.history.mend()

@@ -80,7 +80,7 @@ def embedding_params(cell: Cell) -> int:
 def optimizer_bytes(cell: Cell) -> int:
     """Return the bytes of the states of a cell's optimizers, in all shards together.
 
-    Of the other parameters, AdamW has two moments for each and Muon one.
+    For each of the other parameters, AdamW has two moments and Muon one.
     """
     model = cell.model
     muon = model.matrix_params if cell.training.core_optimizer != "adamw" else 0

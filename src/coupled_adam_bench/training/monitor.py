@@ -33,11 +33,11 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 class EnergyMeter:
-    """Reads the energy that a GPU has used, in joules; it is NaN for a CPU, and where no driver
-    tells it.
+    """Reads the energy that a GPU has used, in joules; NaN for a CPU, and if the driver has no
+    counter.
 
-    The driver's counter is of the whole GPU, and GPUs older than Volta have none. Those of a CPU
-    would be of everything that its machine does.
+    The driver's counter covers the whole GPU, and GPUs older than Volta have no counter. A CPU's
+    counter would cover everything that the machine does.
     """
 
     def __init__(self, device: torch.device) -> None:

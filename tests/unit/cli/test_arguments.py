@@ -22,7 +22,7 @@ snakemake_cli = pytest.importorskip("snakemake.cli")
         (
             "plan --cores 1 --config protocol=official --config study=mine title=b",
             (
-                "--config: given 2 times, of which Snakemake takes the last alone, without"
+                "--config: given 2 times, of which Snakemake takes only the last, without"
                 " protocol=official; type it once: --config protocol=official study=mine title=b"
             ),
         ),

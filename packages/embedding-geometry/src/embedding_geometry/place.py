@@ -159,7 +159,7 @@ class Place:
 def open_place(name: str) -> Place:
     """Return the place of a model: a folder, or ``ORG/NAME`` or ``ORG/NAME@REVISION`` on the hub.
 
-    Of a model on the hub the small files are downloaded into the hub's cache. ``ValueError`` if
+    The small files of a model on the hub are downloaded into the hub's cache. ``ValueError`` if
     there is no such model.
     """
     folder = Path(name)

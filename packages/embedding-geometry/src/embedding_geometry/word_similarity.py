@@ -228,7 +228,7 @@ def r_bar(correlations: Sequence[float]) -> float:
 
 
 def r_bar_of(embeddings_VD: NDArray[np.float64], sets: Sequence[TokenPairs]) -> float:
-    """Return ``r_bar`` alone."""
+    """Return only ``r_bar``."""
     return r_bar([set_correlations(embeddings_VD, pairs)["pearson_cosine"] for pairs in sets])
 
 

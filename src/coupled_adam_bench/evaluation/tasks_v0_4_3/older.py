@@ -13,8 +13,8 @@ def race_prompt(item: dict[str, Any]) -> str:
     """Return the article, the questions before the last one with their answers, and the last
     question.
 
-    Of an earlier question that ends in a blank only the last five characters stand before its
-    answer, where version 3.0 has all but these.
+    If an earlier question ends in a blank, only its last five characters stand before its answer.
+    Version 3.0 has all of it but these.
     """
     *earlier, last = _questions(item)
     lines = [f"Article: {item['article']}", ""]

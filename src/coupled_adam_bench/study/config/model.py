@@ -30,8 +30,8 @@ class Model(LaterSettings):
     """``gpt2``: exact GELU and learned positions, the paper's small scale; ``stablelm``: SwiGLU and
     RoPE, its large scale [P]. Both have the name of the transformers class that computes the same.
     ``modded_nanogpt``: RMSNorm, squared ReLU and RoPE, the model of modded-nanogpt's optimizer
-    track (docs/training.md). ``contexts``: no transformer, but its head alone, on a learned hidden
-    state for each of ``n_contexts`` previous tokens (docs/contexts.md)."""
+    track. ``contexts``: no transformer, but only its head, on a learned hidden state for each of
+    ``n_contexts`` previous tokens."""
     n_layer: int = Field(0, ge=0, le=10_000)
     """Number of layers; every architecture but ``contexts`` needs it."""
     n_head: int = Field(0, ge=0, le=2**16)

@@ -102,5 +102,5 @@ def departing_settings(study: Any, protocol: Protocol) -> dict[str, Any]:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a setting's value as a study file has it."""
+    """Return a setting's value as it stands in a study file."""
     return json.dumps(value, sort_keys=True).strip('"')

@@ -36,9 +36,9 @@ class Training(LaterSettings):
     """Number of sequences in a global batch [P]: 96 x 1024 = 98,304 tokens."""
     core_optimizer: Literal["adamw", "muon", "muon_exact"] = "adamw"
     """Optimizer of all parameters but the embedding [P]; ``muon``: torch.optim.Muon for the
-    matrices of the layers, AdamW for the rest. ``muon_exact`` is Muon as modded-nanogpt's optimizer
-    track has it (docs/training.md): 12 steps of Newton and Schulz that converge, and updates times
-    sqrt(max(1, rows / columns))."""
+    matrices of the layers, AdamW for the rest. ``muon_exact`` is Muon as in modded-nanogpt's
+    optimizer track: 12 steps of Newton and Schulz that converge, and updates times sqrt(max(1, rows
+    / columns))."""
     norm_lr_factor: float = Field(1.0, gt=0, le=1e40)
     """Factor that multiplies the model's learning rate for the weights of norms."""
     beta1: float = Field(0.9, ge=0, lt=1)
@@ -83,7 +83,7 @@ class Training(LaterSettings):
     they lie in the text, the same for all seeds. ``pairs``: no windows, but each token with the one
     before it, drawn on its own, uniformly with replacement. The pairs of the split train are then
     the source, so there are no passes over a text, and a loss is the exact mean over all of them,
-    and not over held-out text (docs/contexts.md)."""
+    and not over held-out text."""
     data_ranks: int = Field(4, gt=0, le=MAX_SEQUENCES)
     """Number of random streams of ``per_rank``; it does not depend on the number of GPUs that
     train. The authors had 4 [C]."""
@@ -91,8 +91,8 @@ class Training(LaterSettings):
     """Initial weights. ``normal``: all with ``init_std`` [C]; ``xavier_linear``: those of arXiv
     2601.02031 [C]: linear layers and the head have a variance of 2 / (inputs + outputs) (Glorot and
     Bengio 2010), projections behind attention a standard deviation of 0.02 / sqrt(2 n_layer), and
-    an untied embedding of 1 / sqrt(d_model); ``zero_projections``: those of modded-nanogpt
-    (docs/training.md): the head and the matrices behind attention and MLP are 0, the embedding has
+    an untied embedding of 1 / sqrt(d_model); ``zero_projections``: those of modded-nanogpt:
+    the head and the matrices behind attention and MLP are 0, the embedding has
     1, and the rest sqrt(0.33 / inputs)."""
     init_std: float = Field(0.02, gt=0, le=1e6)
     """Standard deviation of the initial weights [C]; residual output projections have init_std /

@@ -61,7 +61,7 @@ def rentals(
         for part, hours, spread in left:
             there = _speed(_on(part, gpu))
             hours *= _speed(part).tokens_per_second / there.tokens_per_second
-            # What ended runs have measured is certain on their own kind of GPU alone.
+            # What ended runs have measured is certain only on their own kind of GPU.
             used = spread if is_own else there.spread
             low += used.low * hours
             high += used.high * hours

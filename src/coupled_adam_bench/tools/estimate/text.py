@@ -232,7 +232,7 @@ def _work(estimate: Estimate) -> Iterator[tuple[str, str]]:
         yield f"{unit} so far", count(estimate.hours_taken)
     if done and estimate.on_gpus:
         kwh = estimate.kwh_taken
-        yield "energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone"
+        yield "energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, only the GPUs"
 
 
 def _cost(estimate: Estimate) -> Iterator[tuple[str, str]]:

@@ -340,7 +340,7 @@ def test_energy_is_of_the_steps_of_ended_runs_and_unknown_if_one_does_not_know_i
     run(second, 15, joules=3.6e6)  # of 60 steps
     after = estimate_study(before.plan)
     assert after.kwh_taken == pytest.approx(2 + 0.75)
-    assert "2.75 kWh, of the GPUs alone" in describe(after)
+    assert "2.75 kWh, only the GPUs" in describe(after)
     run(second, 15, joules=None)  # of a GPU whose energy no driver counts
     after = estimate_study(before.plan)
     assert after.kwh_taken is None

@@ -31,7 +31,7 @@ from coupled_adam_bench.study.config.optimizers.sgd import SgdSettings as SgdSet
 
 
 def optimizer_from_name(value: Any) -> Any:
-    """Return the settings of an optimizer that may be given by its name alone."""
+    """Return the settings of an optimizer that may be given by its name, without settings."""
     return {"name": value} if isinstance(value, str) else value
 
 
