@@ -19,8 +19,7 @@ SNAKEFILES := Snakefile workflow/Snakefile rules
 PACKAGES := -e packages/coupled-adam -e packages/embedding-geometry
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims findings docs check schema examples reliability skill \
-  rulegraph address clean-venv
+.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims findings docs check schema examples reliability skill rulegraph address clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'

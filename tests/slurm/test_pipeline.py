@@ -101,10 +101,10 @@ def test_a_python_that_no_job_could_start_is_refused(finished, slurm_cluster, tm
 
 @pytest.mark.fault(
     "cluster",
-    "SLURM refuses each attempt of a job: its partition does not exist.",
-    "The terminal shows what SLURM says.",
+    "A job asks for a partition that does not exist.",
+    "It is refused before the first job, with the partitions that there are.",
 )
-def test_a_refused_job_says_why(finished, slurm_cluster, tmp_path):
+def test_a_partition_that_is_not_there_is_refused(finished, slurm_cluster, tmp_path):
     pytest.importorskip("snakemake_executor_plugin_slurm")
     cluster = StudyOnSlurm(tmp_path / "slurm", finished / "study.yaml", slurm_cluster)
     process = cluster.start(
@@ -113,7 +113,8 @@ def test_a_refused_job_says_why(finished, slurm_cluster, tmp_path):
     with ended(process):
         assert process.wait(200) == 1
     said = cluster.log.read_text()
-    assert said.count("nope") >= 2 and "invalid partition" in said
+    assert "nope of prepare is no partition of this cluster; there are main, short" in said
+    assert "sbatch" not in said
 
 
 @pytest.mark.nightly

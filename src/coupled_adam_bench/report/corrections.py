@@ -108,7 +108,10 @@ def _survivors(study: StudyResults, name: str, rows: Sequence[Row]) -> Iterator[
                 found.append(row[COMPARISON].outcome)
 
     def surviving(*outcomes: Outcome) -> int:
-        return sum(all(each in outcomes for each in found) for found in bold.values())
+        survivors = 0
+        for found in bold.values():
+            survivors += all(each in outcomes for each in found)
+        return survivors
 
     yield Heading(f"{title}: what survives a correction")
     is_are = "is" if len(bold) == 1 else "are"

@@ -105,9 +105,9 @@ def test_two_calls_train_each_cell_once_and_say_the_numbers_of_the_study(small, 
     ]  # fmt: skip
     losses = written[(written["metric"] == "loss") & (written["optimizer"] == "adamw")]["value"]
     assert lines[1].split()[1] == f"{losses.mean():.3f}"
-    # AdamW with the betas of the study has its numbers, so nothing can be said against it.
-    same = "The losses of my_module.Mine and Adam are the same with every seed."
-    assert lines[6] == same
+    # AdamW with the betas of the study has its numbers, but for rounding.
+    assert lines[6].startswith("The loss of my_module.Mine is 0.000 nat a token ")
+    assert "than that of Adam, which is not clearly different (95 % interval" in lines[6]
 
 
 @pytest.mark.parametrize(

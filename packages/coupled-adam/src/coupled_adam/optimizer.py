@@ -6,7 +6,7 @@ The paper is *Better Embeddings with Coupled Adam*, https://arxiv.org/abs/2502.0
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -205,7 +205,10 @@ class CoupledAdam(torch.optim.Optimizer):
             raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm.item()}")
         if others:
             torch.nn.utils.clip_grads_with_norm_(others, max_norm, norm)
-        self._clipped |= clipped
+        for parameter, each in clipped.items():
+            # Gradients in one bucket of DistributedDataParallel share their version, and those of
+            # the others were changed last.
+            self._clipped[parameter] = replace(each, version=_version(each.grad))
         return norm
 
     def _clip_coupled(

@@ -146,7 +146,7 @@ def test_a_file_that_is_there_is_said_to_be_one(tmp_path, capsys):
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"")
     assert main(["measure", str(file)]) == 1
-    assert f"error: {file}: is a file; give the folder in which it and" in capsys.readouterr().err
+    assert f"error: {file}: a file .safetensors, of which only .npy" in capsys.readouterr().err
 
 
 def test_the_command(saved, pairs_file, tmp_path, capsys):

@@ -998,8 +998,8 @@ def test_a_refusal_names_no_folder_that_is_gone(
 def test_no_templates_are_needed_to_check(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not Path("templates").exists()
     assert main(["registry", "check", str(bundle)]) == 0
-    assert main(["registry", "page"]) == 2
-    assert "error: --templates: no folder 'templates'; a clone" in capsys.readouterr().err
+    assert main(["registry", "page", "--templates", "nowhere"]) == 2
+    assert "error: --templates: no folder 'nowhere'; a clone" in capsys.readouterr().err
     assert main(["registry", "page", *TEMPLATES]) == 0
 
 
