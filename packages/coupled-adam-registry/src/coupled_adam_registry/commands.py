@@ -1,14 +1,15 @@
 """The commands about results of others: a bundle is made, bundles are checked, and one page shows
-them."""
+them. The command line of the bench adds them, with the exports, to its own."""
 
 import argparse
 from pathlib import Path
 
 from coupled_adam_bench.cli.command import AddCommand, templates_in
+from coupled_adam_registry.exports import command
 
 
 def _bundle(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.tools.registry.bundle import write_bundle
+    from coupled_adam_registry.bundle import write_bundle
 
     given = (
         arguments.study_dir,
@@ -22,12 +23,12 @@ def _bundle(arguments: argparse.Namespace) -> None:
 
 def _registry(arguments: argparse.Namespace) -> int:
     if arguments.action == "check":
-        from coupled_adam_bench.tools.registry.check import check
         from coupled_adam_bench.tools.verify.verify import parse_config
+        from coupled_adam_registry.check import check
 
         given = (arguments.registry, arguments.bundles, arguments.again, arguments.device)
         return check(*given, parse_config(arguments.config))
-    from coupled_adam_bench.tools.registry.page import write_registry
+    from coupled_adam_registry.page import write_registry
 
     templates = templates_in(arguments.templates)
     refused = write_registry(arguments.registry, arguments.out, templates)
@@ -36,7 +37,7 @@ def _registry(arguments: argparse.Namespace) -> int:
 
 
 def add_commands(add: AddCommand) -> None:
-    """Add the commands of this module to the command line."""
+    """Add the commands of this package to the command line."""
     sub = add(
         "bundle",
         _bundle,
@@ -81,3 +82,4 @@ def add_commands(add: AddCommand) -> None:
     sub.add_argument(
         "--templates", type=Path, default="templates", help="of the page (default: %(default)s)"
     )
+    command.add_commands(add)
