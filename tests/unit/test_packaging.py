@@ -231,6 +231,8 @@ def test_the_wheels_work_in_empty_environments(wheels, tmp_path):
         [command, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
     assert "Studies are run by snakemake in a clone of the repository" in " ".join(said.split())
+    said = run("bench", "-m", "coupled_adam_bench", "export", "--help")
+    assert "ro-crate" in said  # of the registry's own wheel
     refused = [command, "report", "--plan", "plan.json"]
     result = subprocess.run(refused, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == 2
