@@ -15,8 +15,8 @@ DOCS_STAMP := .venv-docs/.installed
 VENV := .venv
 RUN = PATH="$$PWD/$(VENV)/bin:$$PATH"
 SNAKEFILES := Snakefile workflow/Snakefile rules
-# Our optimizer and our measure are distributions of their own, which are on no index.
-PACKAGES := -e packages/coupled-adam -e packages/embedding-geometry
+# Our optimizer, our measure and our registry are distributions of their own, which are on no index.
+PACKAGES := -e packages/coupled-adam -e packages/embedding-geometry -e packages/coupled-adam-registry
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims findings docs check schema examples reliability skill rulegraph address clean-venv
@@ -44,7 +44,8 @@ nightly: $(DEV_STAMP) test-cuda  ## Run all tests on draws of its own, with thos
 
 test-cuda: VENV := .venv-cuda
 test-cuda: $(CUDA_STAMP)  ## Run the tests of training and rehearsal with the newest PyTorch for CUDA: 7 GB, no GPU needed
-	$(TEST) $(PYTEST) tests/unit/tools/rehearsal tests/unit/optim tests/unit/models tests/unit/training packages
+	$(TEST) $(PYTEST) tests/unit/tools/rehearsal tests/unit/optim tests/unit/models tests/unit/training \
+	  packages/coupled-adam packages/embedding-geometry
 
 # Where the draws begin: `make attack FIRST=$(date +%Y%m%d)` has others every day.
 FIRST ?= 0
@@ -101,7 +102,7 @@ rulegraph: $(STAMP)  ## Draw the rules of the demo for docs/run.md anew; needs g
 	  | sed 's/bgcolor=white, margin=0/bgcolor=transparent, margin=0, rankdir=LR, ranksep=0.3/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
 	  | tred | dot -Tsvg > docs/images/rulegraph.svg
 
-ADDRESSED := pyproject.toml CITATION.cff docs/examples/demo/croissant.json README.md packages/coupled-adam/pyproject.toml packages/coupled-adam/README.md packages/embedding-geometry/pyproject.toml packages/embedding-geometry/README.md
+ADDRESSED := pyproject.toml CITATION.cff docs/examples/demo/croissant.json README.md packages/coupled-adam/pyproject.toml packages/coupled-adam/README.md packages/embedding-geometry/pyproject.toml packages/embedding-geometry/README.md packages/coupled-adam-registry/pyproject.toml packages/coupled-adam-registry/README.md
 
 address:  ## Set the address of this repository, which pyproject.toml knows: make address ADDRESS=https://...
 	@[ -n "$(ADDRESS)" ] || { echo "Say which: make address ADDRESS=https://..." >&2; exit 1; }

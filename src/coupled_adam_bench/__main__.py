@@ -64,13 +64,17 @@ def main() -> int:
         if find_spec(package) is not None:
             # It is there, and something in it is not: no matter of what is installed.
             raise
-        print(
-            f"error: the package {package!r} is not installed; this command needs all packages of"
-            " the pipeline: pip install 'coupled-adam-bench[pipeline]' (in a clone of the"
-            " repository: pip install -e packages/coupled-adam -e packages/embedding-geometry -e"
-            " '.[pipeline]')",
-            file=sys.stderr,
+        advice = (
+            "this command needs all packages of the pipeline: pip install"
+            " 'coupled-adam-bench[pipeline]' (in a clone of the repository: pip install -e"
+            " packages/coupled-adam -e packages/embedding-geometry -e '.[pipeline]')"
         )
+        if package == "coupled_adam_registry":
+            advice = (
+                "this command needs it: pip install coupled-adam-registry (in a clone of the"
+                " repository: pip install -e packages/coupled-adam-registry)"
+            )
+        print(f"error: the package {package!r} is not installed; {advice}", file=sys.stderr)
         return 2
 
 

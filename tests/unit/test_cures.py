@@ -40,8 +40,8 @@ from coupled_adam_bench.study.config.composite import Composite
 from coupled_adam_bench.study.config.errors import _IN_WORDS
 from coupled_adam_bench.study.inputs import fingerprints, text_files, tokenizer_identity
 from coupled_adam_bench.study.preregistration import StatedPlan
-from coupled_adam_bench.tools.registry.form import Bundle
 from coupled_adam_bench.training.trial import try_optimizer
+from coupled_adam_registry.form import Bundle
 from embedding_geometry.model import measure_model
 from embedding_geometry.word_lists import WordLists, read_word_lists
 

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = "coupled_adam_bench"
-SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / PACKAGE
+# A package on the floor above all of these.
+REGISTRY = "coupled_adam_registry"
 
 # The floors of the house, from the ground up. A folder may import those on lower floors, and no
 # other on its own.
@@ -63,21 +66,28 @@ MODULES = {
     .rstrip("."): path
     for path in sorted(SOURCE.rglob("*.py"))
 }
+REGISTRY_SOURCE = ROOT / "packages" / "coupled-adam-registry" / "src" / REGISTRY
+REGISTRY_MODULES = sorted(REGISTRY_SOURCE.rglob("*.py"))
 
 
 def area(module: str) -> str:
     return module.split(".")[0]
 
 
-@cache
 def imports(module: str) -> frozenset[str]:
     """Return the full names that a module imports, at its top or in a function."""
+    return imports_of(MODULES[module])
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    """Return the full names that a file imports, at its top or in a function."""
     names = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}: relative imports are not used here"
+            assert node.level == 0, f"{path}: relative imports are not used here"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return frozenset(names)
 
@@ -144,14 +154,42 @@ def test_a_library_is_named_only_where_it_belongs(library):
     assert users <= ONLY_IN[library]
 
 
+def test_the_registry_stands_above_the_bench():
+    """Where it is not installed the bench goes on: one module asks for it, in functions."""
+    users = {
+        module
+        for module in MODULES
+        if any(name.split(".")[0] == REGISTRY for name in imports(module))
+        or any(path.split(".")[0] == REGISTRY for path, _ in dotted(module))
+    }
+    assert users == {"cli.registry"}
+    probe = f"import sys; from {PACKAGE}.cli import registry; sys.exit('{REGISTRY}' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "path", REGISTRY_MODULES, ids=lambda path: path.relative_to(REGISTRY_SOURCE).as_posix()
+)
+def test_the_registry_imports_the_bench_and_no_heavy_library(path):
+    names = imports_of(path)
+    assert not {name.split(".")[0] for name in names} & ONLY_IN.keys()
+    # Of the command line it knows how a command is declared.
+    of_the_command_line = {name for name in names if name.startswith(f"{PACKAGE}.cli")}
+    assert all(name.startswith(f"{PACKAGE}.cli.command.") for name in of_the_command_line)
+
+
 def loaded_by(modules: list[str], libraries: tuple[str, ...]) -> str:
     """Import modules in turn in a fresh interpreter and return the first that loads one of the
-    libraries, and which."""
+    libraries, and which. Those of the bench are named without it."""
+    names = {
+        module: module if module.startswith(REGISTRY) else f"{PACKAGE}.{module}".rstrip(".")
+        for module in modules
+    }
     code = "\n".join(
         (
             "import importlib, sys",
-            f"for module in {modules!r}:",
-            f"    importlib.import_module('{PACKAGE}.' + module if module else '{PACKAGE}')",
+            f"for module, name in {names!r}.items():",
+            "    importlib.import_module(name)",
             f"    found = [library for library in {libraries!r} if library in sys.modules]",
             "    if found:",
             "        sys.exit(f'{module}: {found}')",
@@ -173,6 +211,7 @@ HEAVY = ("torch", "lm_eval", "mlflow", "snakemake", "transformers", "datasets", 
 def test_what_a_dry_run_needs_is_light():
     modules = [*modules_of("", *BASE, "cli"), "tracking.importing", "tracking.place"]
     modules += ["evaluation.settings", "training.checks", "data.check", "report.figures"]
+    modules.append(f"{REGISTRY}.commands")
     assert loaded_by(modules, (*HEAVY, "numpy", "scipy", "pandas", "pyarrow", "jinja2")) == ""
 
 

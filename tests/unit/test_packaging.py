@@ -22,12 +22,14 @@ from packaging.version import Version
 
 import coupled_adam
 import coupled_adam_bench
+import coupled_adam_registry
 import embedding_geometry
 
 ROOT = Path(__file__).parents[2]
 OPTIMIZER = Path("packages") / "coupled-adam"
 MEASURE = Path("packages") / "embedding-geometry"
-PACKAGES = (OPTIMIZER, MEASURE)
+REGISTRY = Path("packages") / "coupled-adam-registry"
+PACKAGES = (OPTIMIZER, MEASURE, REGISTRY)
 
 
 def project_of(folder: Path) -> dict[str, Any]:
@@ -131,7 +133,12 @@ def test_an_index_takes_all_wheels(wheels):
 
 @pytest.mark.parametrize(
     ("package", "folder"),
-    [("coupled_adam_bench", Path()), ("coupled_adam", OPTIMIZER), ("embedding_geometry", MEASURE)],
+    [
+        ("coupled_adam_bench", Path()),
+        ("coupled_adam", OPTIMIZER),
+        ("embedding_geometry", MEASURE),
+        ("coupled_adam_registry", REGISTRY),
+    ],
 )
 def test_every_file_of_a_package_is_in_its_wheel(wheels, package, folder):
     source = ROOT / folder / "src"
@@ -224,6 +231,8 @@ def test_the_wheels_work_in_empty_environments(wheels, tmp_path):
         [command, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
     assert "Studies are run by snakemake in a clone of the repository" in " ".join(said.split())
+    said = run("bench", "-m", "coupled_adam_bench", "export", "--help")
+    assert "ro-crate" in said  # of the registry's own wheel
     refused = [command, "report", "--plan", "plan.json"]
     result = subprocess.run(refused, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == 2
@@ -242,6 +251,13 @@ def test_the_optimizer_requires_torch_alone_and_the_bench_the_packages_of_its_re
     assert embedding_geometry.__version__ in measure.specifier
     licenses = {(ROOT / folder / "LICENSE").read_bytes() for folder in (Path(), *PACKAGES)}
     assert len(licenses) == 1
+
+
+def test_the_registry_requires_the_bench_of_its_release():
+    (bench,) = map(Requirement, project_of(REGISTRY)["dependencies"])
+    assert (bench.name, bench.extras) == (PROJECT["name"], {"train"})
+    assert coupled_adam_bench.__version__ in bench.specifier
+    assert project_of(REGISTRY)["requires-python"] == PROJECT["requires-python"]
 
 
 def test_the_measure_requires_nothing_heavy(pins):
@@ -318,8 +334,8 @@ def test_setuptools_is_pinned_for_the_build(pins):
 def test_conda_environment_has_the_same_names_and_ranges():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     *conda, pip = environment["dependencies"]
-    *from_pypi, optimizer, measure, itself = pip["pip"]
-    assert [optimizer, measure, itself] == [*(f"-e {folder}" for folder in PACKAGES), "-e ."]
+    from_pypi = pip["pip"][: -len(PACKAGES) - 1]
+    assert pip["pip"] == [*from_pypi, *(f"-e {folder}" for folder in PACKAGES), "-e ."]
     found = {
         requirement.name: requirement.specifier
         for requirement in map(Requirement, [*conda, *from_pypi])
@@ -346,7 +362,12 @@ def test_python_versions_are_the_same_everywhere():
 
 @pytest.mark.parametrize(
     ("package", "folder"),
-    [(coupled_adam_bench, Path()), (coupled_adam, OPTIMIZER), (embedding_geometry, MEASURE)],
+    [
+        (coupled_adam_bench, Path()),
+        (coupled_adam, OPTIMIZER),
+        (embedding_geometry, MEASURE),
+        (coupled_adam_registry, REGISTRY),
+    ],
 )
 def test_the_version_is_in_the_changelog(package, folder):
     assert f"\n## {package.__version__}" in (ROOT / folder / "CHANGELOG.md").read_text(
@@ -364,8 +385,8 @@ def test_the_citation_names_the_version_and_the_paper():
 
 def test_a_release_has_one_version_everywhere():
     zenodo = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
-    versions = {package.__version__ for package in (coupled_adam_bench, coupled_adam)}
-    assert versions == {embedding_geometry.__version__} == {zenodo["version"]}
+    packages = (coupled_adam_bench, coupled_adam, embedding_geometry, coupled_adam_registry)
+    assert {package.__version__ for package in packages} == {zenodo["version"]}
 
 
 WITHOUT = """
@@ -424,6 +445,53 @@ def test_a_command_without_its_packages_says_what_to_install(package, arguments,
     assert result.stderr.startswith(f"error: the package {package!r} is not installed; ")
     assert "pip install 'coupled-adam-bench[pipeline]'" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bundle", "results/demo", "--submitter", "Somebody", "--notes", "mine"],
+        ["bundle", "--submitter", "Somebody", "results/demo"],
+        ["registry", "check", "--again", "1"],
+        ["registry"],
+        ["registry", "--help"],
+        ["export", "checklist", "manifest.json"],
+        ["schema", "--out", "schemas"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.fault(
+    "settings",
+    "a command of the registry is called where its package is not installed",
+    "a sentence says what to install, and nothing is written",
+)
+def test_the_bench_without_the_registry_says_what_to_install(arguments, tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "coupled_adam_registry", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert result.returncode == 2
+    assert result.stderr == (
+        "error: the package 'coupled_adam_registry' is not installed; this command needs it: pip"
+        " install coupled-adam-registry (in a clone of the repository: pip install -e"
+        f" {REGISTRY})\n"
+    )
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_bench_without_the_registry_has_its_other_commands():
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "coupled_adam_registry", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    listed = set(re.findall(r"^    ([a-z][a-z-]+) ", result.stdout, re.MULTILINE))
+    assert {"bundle", "registry", "export", "report"} <= listed
+    assert result.stdout.count("needs the package coupled-adam-registry") == 3
 
 
 def test_a_module_that_is_missing_in_an_installed_package_is_no_matter_of_installation():

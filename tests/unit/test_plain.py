@@ -9,8 +9,8 @@ ROOT = Path(__file__).parents[2]
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SOURCES = [
     path
-    for folder in ("src", "packages/coupled-adam/src", "packages/embedding-geometry/src")
-    for path in sorted((ROOT / folder).rglob("*.py"))
+    for folder in (ROOT / "src", *sorted((ROOT / "packages").glob("*/src")))
+    for path in sorted(folder.rglob("*.py"))
 ]
 
 

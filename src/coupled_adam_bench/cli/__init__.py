@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from coupled_adam_bench import __version__
-from coupled_adam_bench.cli import exporting, registry, reporting, running, studies, trying
+from coupled_adam_bench.cli import registry, reporting, running, studies, trying
 from coupled_adam_bench.cli.command import Command, Handler
 from coupled_adam_bench.cli.gpu_leases import leased_gpus
 from coupled_adam_bench.store import paths
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("--plan", type=Path, required=True, help="results/<study>/plan.json")
         return sub
 
-    for module in (trying, studies, running, reporting, registry, exporting):
+    for module in (trying, studies, running, reporting, registry):
         module.add_commands(stage)
     return top
 

@@ -1,83 +1,44 @@
-"""The commands about results of others: a bundle is made, bundles are checked, and one page shows
-them."""
+"""The door to the package ``coupled-adam-registry``, which stands above this one: the only module
+that imports it, and all that others here ask of it.
+
+Where it is not installed, its commands are there and say so.
+"""
 
 import argparse
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from coupled_adam_bench.cli.command import AddCommand, templates_in
+from coupled_adam_bench.cli.command import AddCommand
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
-def _bundle(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.tools.registry.bundle import write_bundle
-
-    given = (
-        arguments.study_dir,
-        arguments.registry,
-        arguments.submitter,
-        arguments.notes,
-        arguments.reproduces,
-    )
-    print(write_bundle(*given))
-
-
-def _registry(arguments: argparse.Namespace) -> int:
-    if arguments.action == "check":
-        from coupled_adam_bench.tools.registry.check import check
-        from coupled_adam_bench.tools.verify.verify import parse_config
-
-        given = (arguments.registry, arguments.bundles, arguments.again, arguments.device)
-        return check(*given, parse_config(arguments.config))
-    from coupled_adam_bench.tools.registry.page import write_registry
-
-    templates = templates_in(arguments.templates)
-    refused = write_registry(arguments.registry, arguments.out, templates)
-    print(*(f"LEFT OUT: {reason}" for reason in refused), sep="\n", end="\n" if refused else "")
-    return 1 if refused else 0
+_COMMANDS = ("bundle", "registry", "export")
 
 
 def add_commands(add: AddCommand) -> None:
-    """Add the commands of this module to the command line."""
-    sub = add(
-        "bundle",
-        _bundle,
-        "pack the results of a finished study, below 1 MB and without weights",
-        plan=False,
-    )
-    sub.add_argument(
-        "study_dir", type=Path, metavar="STUDY", help="results/STUDY, beside results/runs"
-    )
-    sub.add_argument("--submitter", required=True, help="who hands it in")
-    sub.add_argument("--notes", required=True, help="a few words about it")
-    sub.add_argument(
-        # Whoever trains another's cells again says whose they are.
-        "--reproduces",
-        metavar="BUNDLE",
-        help="the name of the bundle whose cells were trained again",
-    )
-    sub.add_argument("--registry", type=Path, default="registry", help="default: %(default)s")
-    summary = (
-        "check bundles, or write a page with all of them; exit status 1 if one is refused, 3 if"
-        " cells could not be trained again"
-    )
-    sub = add("registry", _registry, summary, plan=False)
-    sub.add_argument("action", choices=("check", "page"))
-    sub.add_argument(
-        "bundles", nargs="*", type=Path, metavar="BUNDLE", help="folders to check (default: all)"
-    )
-    what = (
-        "cells of each bundle to train again, which runs the code of its own optimizers (default:"
-        " %(default)s)"
-    )
-    sub.add_argument("--again", type=int, default=0, metavar="K", help=what)
-    what = "paths of studies with text, as 'paths={text: FOLDER}'"
-    sub.add_argument(
-        "--config", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help=what
-    )
-    sub.add_argument(
-        "--out", type=Path, default="registry.html", help="the page (default: %(default)s)"
-    )
-    sub.add_argument("--registry", type=Path, default="registry", help="default: %(default)s")
-    sub.add_device()
-    sub.add_argument(
-        "--templates", type=Path, default="templates", help="of the page (default: %(default)s)"
-    )
+    """Add the commands of the package to the command line, or in their place what raises that it is
+    missing."""
+    try:
+        from coupled_adam_registry import commands
+    except ModuleNotFoundError as error:
+        for name in _COMMANDS:
+            _add_missing(name, add, error)
+    else:
+        commands.add_commands(add)
+
+
+def _add_missing(name: str, add: AddCommand, error: ModuleNotFoundError) -> None:
+    def refuse(_: argparse.Namespace) -> None:
+        raise error
+
+    sub = add(name, refuse, "needs the package coupled-adam-registry", plan=False)
+    # Nothing that is typed is an option, so that in all cases what is missing is said.
+    sub.prefix_chars = ""
+    sub.add_argument("given", nargs="*", help=argparse.SUPPRESS)
+
+
+def bundle_form() -> "type[BaseModel]":
+    """Return the class of ``bundle.json``, for its schema."""
+    from coupled_adam_registry.form import Bundle
+
+    return Bundle

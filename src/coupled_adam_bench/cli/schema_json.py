@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core.core_schema import ModelSchema
 
+from coupled_adam_bench.cli.registry import bundle_form
 from coupled_adam_bench.store.files import write_json
 from coupled_adam_bench.study.catalog.metrics import RESULT_COLUMNS
 from coupled_adam_bench.study.config import Composite, Study
@@ -35,9 +36,8 @@ def study_schema() -> dict[str, Any]:
 
 def bundle_schema() -> dict[str, Any]:
     """Return the JSON schema of ``bundle.json``."""
-    from coupled_adam_bench.tools.registry.form import Bundle
-
-    return {"$schema": _DRAFT} | Bundle.model_json_schema(schema_generator=_WithDocstrings)
+    form = bundle_form()
+    return {"$schema": _DRAFT} | form.model_json_schema(schema_generator=_WithDocstrings)
 
 
 def results_schema() -> dict[str, Any]:

@@ -16,9 +16,9 @@ from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.tuning import choice_file
-from coupled_adam_bench.tools.registry import form
 from coupled_adam_bench.tools.verify.judge import MetricKey
 from coupled_adam_bench.tools.verify.recorded import Recorded
+from coupled_adam_registry import form
 
 _ROUNDING = 1e-12
 """What a number of a statistic may be off, since processors sum in different orders; above 1, as a

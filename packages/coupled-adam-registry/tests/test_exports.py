@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.tools.exports.checklist import checklist
-from coupled_adam_bench.tools.exports.manifest import read_manifest
-from coupled_adam_bench.tools.exports.ro_crate import METADATA
+from coupled_adam_registry.exports.checklist import checklist
+from coupled_adam_registry.exports.manifest import read_manifest
+from coupled_adam_registry.exports.ro_crate import METADATA
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "docs" / "examples" / "demo"

@@ -19,7 +19,7 @@ from coupled_adam_bench.statistics.student import mean_interval
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.tools.registry.check import Checked
+from coupled_adam_registry.check import Checked
 
 LOSS = METRICS["loss"]
 BESIDE = (METRICS["isotropy"], METRICS[RAREST.pooled_calibration])

@@ -7,9 +7,9 @@ from coupled_adam_bench.cli.command import AddCommand
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.tools.exports.checklist import checklist
-    from coupled_adam_bench.tools.exports.manifest import read_manifest
-    from coupled_adam_bench.tools.exports.ro_crate import write_ro_crate
+    from coupled_adam_registry.exports.checklist import checklist
+    from coupled_adam_registry.exports.manifest import read_manifest
+    from coupled_adam_registry.exports.ro_crate import write_ro_crate
 
     manifest = read_manifest(arguments.manifest)
     if arguments.form == "checklist":

@@ -14,8 +14,8 @@ from coupled_adam_bench.study.cells import data_inputs
 from coupled_adam_bench.study.config.errors import validate
 from coupled_adam_bench.study.dotted import find_modules
 from coupled_adam_bench.study.plan import read_plan_file
-from coupled_adam_bench.tools.registry import check, form
 from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
+from coupled_adam_registry import check, form
 
 
 def write_bundle(

@@ -12,12 +12,12 @@ import yaml
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.tools.registry import page
-from coupled_adam_bench.tools.registry.check import Checked
-from coupled_adam_bench.tools.registry.form import Bundle
 from coupled_adam_bench.tools.verify.recorded import Recorded
+from coupled_adam_registry import page
+from coupled_adam_registry.check import Checked
+from coupled_adam_registry.form import Bundle
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "docs" / "examples" / "demo"
 METRICS = (("test", "loss"), ("embeddings", "isotropy"), ("test", "pooled_calibration_rarest"))
 Losses = dict[str, dict[int, list[float]]]

@@ -23,12 +23,12 @@ from coupled_adam_bench.report import contents, manifest
 from coupled_adam_bench.store.runs import FINISHED
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import data_digest
-from coupled_adam_bench.tools.registry import form
-from coupled_adam_bench.tools.registry.numbers import check_numbers
 from coupled_adam_bench.tools.verify import verify
 from coupled_adam_bench.tools.verify.judge import Outcome
 from coupled_adam_bench.tools.verify.recorded import Recorded, known_settings
 from coupled_adam_bench.tools.verify.rerun import Run, run_in_process
+from coupled_adam_registry import form
+from coupled_adam_registry.numbers import check_numbers
 
 MAX_FLOPS = 1e13
 """The largest cell that is trained again: some minutes on two cores, which do about 5e10 FLOPs a

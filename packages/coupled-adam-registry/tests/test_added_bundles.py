@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[4] / ".ci" / "added-bundles"
+SCRIPT = Path(__file__).parents[3] / ".ci" / "added-bundles"
 
 
 class Repository:

@@ -27,13 +27,13 @@ from coupled_adam_bench.report.render import write_tables
 from coupled_adam_bench.store.files import read_folder, read_json, write_json, write_sealed
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import load_plan
-from coupled_adam_bench.tools.registry import check as check_module
-from coupled_adam_bench.tools.registry import form
-from coupled_adam_bench.tools.registry.bundle import write_bundle
-from coupled_adam_bench.tools.registry.check import _place_code, check
-from coupled_adam_bench.tools.registry.form import BUNDLE, STATISTICS, name_of
+from coupled_adam_registry import check as check_module
+from coupled_adam_registry import form
+from coupled_adam_registry.bundle import write_bundle
+from coupled_adam_registry.check import _place_code, check
+from coupled_adam_registry.form import BUNDLE, STATISTICS, name_of
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 TEMPLATES = ["--templates", str(ROOT / "templates")]
 REGISTRY = Path("registry")
 STUDY = Path("results/tiny")
