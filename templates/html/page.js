@@ -1,16 +1,25 @@
 
 // A click on a header sorts a table, and what is folded opens for print. The page needs none of this.
 "use strict";
-const SIZES = {K: 1e3, M: 1e6, B: 1e9, T: 1e12};
+const SCALES = {
+  K: 1e3, M: 1e6, B: 1e9, T: 1e12, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12, min: 60, h: 3600, days: 86400,
+};
+// The key of "5.41 (15)", "[0.1, 0.2]", "168K" and "4.26 MB" is the first number, times its unit; that of a missing
+// number is "", which comes last. A number below the last digit, "< 0.0001", comes before that digit.
 function keyOf(cell) {
-  const text = cell.textContent.trim().replace("\u2212", "-").replaceAll(",", "");
-  const number = text.match(/^(?:< )?(-?[0-9.]+(?:e[+-]?[0-9]+)?)([KMBT](?![a-z]))?/);
-  if (text === "" || text === "-") return null;
-  return number ? Number(number[1]) * (SIZES[number[2]] ?? 1) : text;
+  const text = cell.textContent.trim().replaceAll("\u2212", "-").replaceAll(/,(?=[0-9]{3})/g, "");
+  if (/^\[?-?(,|$)/.test(text)) return "";
+  const found = text.match(/^\[?(< )?(-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)(?: ?([A-Za-z]+))?/);
+  if (!found) return text;
+  const [, below, number, unit] = found;
+  return Number(number) * (SCALES[unit] ?? 1) * (below ? 0.999 : 1);
+}
+function placeOf(key) {
+  if (key === "") return 2;
+  return typeof key === "number" ? 0 : 1;
 }
 function compare(a, b) {
-  if (typeof a === typeof b) return typeof a === "number" ? a - b : a.localeCompare(b);
-  return typeof a === "number" ? -1 : 1;
+  return typeof a === "number" ? a - b : a.localeCompare(b, "en", {numeric: true});
 }
 function giveEachRowItsCells(table) {
   const rows = [...table.tBodies].flatMap((body) => [...body.rows]);
@@ -22,6 +31,7 @@ function giveEachRowItsCells(table) {
         copy.rowSpan = 1;
         rows[at + below].insertBefore(copy, rows[at + below].cells[place] ?? null);
       }
+      if (cell.scope === "rowgroup") cell.scope = "row";
       cell.rowSpan = 1;
     }
     row.classList.remove("rule");
@@ -31,7 +41,7 @@ function giveEachRowItsCells(table) {
 function sort(table, header) {
   const column = header.cellIndex, up = header.ariaSort !== "ascending";
   const rows = giveEachRowItsCells(table).map((row) => [keyOf(row.cells[column]), row]);
-  rows.sort(([a], [b]) => a === null || b === null ? (a === null) - (b === null) : (up ? 1 : -1) * compare(a, b));
+  rows.sort(([a], [b]) => placeOf(a) - placeOf(b) || (up ? 1 : -1) * compare(a, b));
   table.tBodies[0].append(...rows.map(([, row]) => row));
   while (table.tBodies.length > 1) table.tBodies[1].remove();
   for (const other of header.parentElement.cells) other.removeAttribute("aria-sort");

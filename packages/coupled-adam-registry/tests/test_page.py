@@ -212,6 +212,9 @@ def test_the_croissant_of_the_demo_describes_the_files_of_its_manifest() -> None
         read_json(DEMO / "croissant.json"),
         read_json(DEMO / "manifest.json")["data"],
     )
+    assert described["conformsTo"] == "http://mlcommons.org/croissant/1.1"
+    required = {"name", "description", "license", "url", "creator", "datePublished", "distribution"}
+    assert required <= described.keys()
     assert described["name"] == data["id"]
     files = {
         each["contentUrl"]: (each["contentSize"], each["sha256"])

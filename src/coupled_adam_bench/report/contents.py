@@ -284,7 +284,7 @@ _SECTIONS = {
         corrections.SECTION,
         Section("setup", "Models and training", _setup),
         Section("runs", "Runs", _runs),
-        Section("protocol", "Protocol and environment", _protocol, "Protocol"),
+        Section("protocol", "Protocol and environment", _protocol),
         Section("cite", "Paste and cite", _cite),
         Section("reproduce", "This page again", _reproduce),
     )

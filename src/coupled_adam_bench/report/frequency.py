@@ -153,4 +153,4 @@ def _blocks(material: Material) -> Iterator[Block]:
     yield Items([f"{MEANS_NOTE} Nothing here is tested, and nothing is bold."], small=True)
 
 
-SECTION = Section("frequency", "Rare tokens and long rows", _blocks, "Rare tokens")
+SECTION = Section("frequency", "Rare tokens and long rows", _blocks)

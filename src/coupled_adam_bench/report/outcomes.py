@@ -260,4 +260,4 @@ def _blocks(material: Material) -> Iterator[Block]:
     yield Fold("All comparisons, place by place, with how they are decided", details)
 
 
-SECTION = Section("verdict", "Who is better, and where", _blocks, "Who is better", is_front=True)
+SECTION = Section("verdict", "Who is better, and where", _blocks, is_front=True)

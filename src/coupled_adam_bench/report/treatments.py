@@ -168,5 +168,5 @@ def _word_similarity(material: Material) -> Iterator[Block]:
         yield Fold("Correlations with human ratings", blocks)
 
 
-VARIANTS = Section("variants", "Other ways to isotropy", _variants, "Other ways")
+VARIANTS = Section("variants", "Other ways to isotropy", _variants)
 WORD_SIMILARITY = Section("word-similarity", "Word similarity", _word_similarity)

@@ -29,15 +29,13 @@ class Section:
     """A part of the report: the id and the title of the section, and the function that gives its
     blocks.
 
-    A study of which there are no blocks does not have the section. ``short`` is its name in the
-    list of sections. Sections that are not ``is_front`` are folded: a reader opens
-    them.
+    A study of which there are no blocks does not have the section. Sections that are not
+    ``is_front`` are folded: a reader opens them.
     """
 
     id: str
     title: str
     blocks: Callable[["Material"], Iterable[Block]]
-    short: str = ""
     is_front: bool = False
 
 

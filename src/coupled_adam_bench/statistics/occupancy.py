@@ -181,5 +181,5 @@ STATISTIC = Statistic(
     },
     key=("cell",),
     rows=_rows,
-    section=Section("regime", "How far from the paper's regime", _blocks, "Regime"),
+    section=Section("regime", "How far from the paper's regime", _blocks),
 )

@@ -166,5 +166,5 @@ STATISTIC = Statistic(
     },
     key=(*GROUP_COLUMNS, "optimizer", "reference", "band"),
     rows=_rows,
-    section=Section("shares", "Where a gap lies", _blocks, "Gaps"),
+    section=Section("shares", "Where a gap lies", _blocks),
 )

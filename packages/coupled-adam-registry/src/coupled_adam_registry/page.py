@@ -51,14 +51,14 @@ def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
     sections = []
     # Each regime has a section of its own, and the last section has all bundles.
     for number, (title, regime) in enumerate(zip(_titles(regimes), regimes, strict=True), 1):
-        section = {"id": f"regime-{number}", "title": title, "short": "", "is_front": True}
+        section = {"id": f"regime-{number}", "title": title, "is_front": True}
         sections.append((section, _blocks(title, regime, links)))
     columns = [
         Column[Checked]("Bundle", lambda bundle: links[bundle.folder.name], "row"),
         *_COLUMNS,
     ]
-    shown = [Part("registry_marks.html.j2"), Grid("Bundles", columns, bundles)]
-    sections.append(({"id": "bundles", "title": "Bundles", "short": "", "is_front": True}, shown))
+    shown = [Part("registry_marks.html.j2"), Grid("Bundles", columns, bundles, dense=True)]
+    sections.append(({"id": "bundles", "title": "Bundles", "is_front": True}, shown))
     n_cells = len({cell for bundle in bundles for cell in bundle.recorded.cells})
     write_page(
         out,
@@ -153,9 +153,9 @@ def _stated(bundle: Checked) -> str:
 
 _COLUMNS: tuple[Column[Checked], ...] = (
     Column("Study", _title, "wrap"),
-    Column("By", lambda bundle: bundle.bundle.submitter),
+    Column("By", lambda bundle: bundle.bundle.submitter, "wrap"),
     Column("Notes", lambda bundle: bundle.bundle.notes, "wrap"),
-    Column("Machines", _machines),
+    Column("Machines", _machines, "wrap"),
     Column("cells", lambda bundle: str(len(bundle.recorded.cells)), "number"),
     Column("Plan stated in advance", _stated, "wrap"),
 )
@@ -184,7 +184,7 @@ def _blocks(title: str, regime: Regime, links: dict[str, Markup]) -> list[Block]
         Column(
             "Speedup",
             lambda line: line.speedup,
-            "number",
+            "wrap",
             title="tokens that the strongest Adam of the same D needs for the same loss, over D",
         ),
         *beside,
@@ -205,7 +205,7 @@ def _blocks(title: str, regime: Regime, links: dict[str, Markup]) -> list[Block]
     code = Code(yaml.safe_dump(settings, sort_keys=False, width=100))
     return [
         Text(text),
-        Grid(f"Optimizers, {title}", columns, placed),
+        Grid(f"Optimizers, {title}", columns, placed, dense=True),
         Fold("Data, recipe and protocol", [code]),
     ]
 
