@@ -14,7 +14,7 @@ import pytest
 
 from coupled_adam_bench.page.blocks import Column, Grid
 from coupled_adam_bench.report.make import write_page
-from coupled_adam_bench.tools.registry.page import write_registry
+from coupled_adam_registry.page import write_registry
 
 _OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run")
 
