@@ -30,8 +30,9 @@ _SURE = 10
 _ERROR = re.compile(r"error|exception|traceback|killed|cannot|out of memory", re.IGNORECASE)
 """What is in the log of a job that failed by itself, and not in that of one that was ended."""
 
-_OF_SLURM = re.compile(r"(?:slurmstepd|srun): error: [* ]*(.*?)[* ]*$")
-"""What SLURM writes into the log of a job that it ends, such as for its time limit."""
+_OF_SLURM = re.compile(r"(?:slurmstepd|srun)(?:-\S+)?: error: [* ]*(.*?)[* ]*$")
+"""What SLURM writes into the log of a job that it ends, such as for its time limit. Where a machine
+has several nodes, the name of its node is added: ``slurmstepd-n1: error:``."""
 
 Kind = Literal["cell", "candidate", "trunk"]
 """What a part belongs to: a cell of the study, a candidate of a tuning, or what cells share."""

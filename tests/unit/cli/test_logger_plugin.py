@@ -275,12 +275,13 @@ def group_failed(to, tmp_path, of_slurm, of_job):
         send(to, LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, **facts)
 
 
-def test_a_group_that_slurm_ended_has_three_lines(monkeypatch, tmp_path):
+@pytest.mark.parametrize("daemon", ["slurmstepd", "slurmstepd-n1", "srun"])
+def test_a_group_that_slurm_ended_has_three_lines(daemon, monkeypatch, tmp_path):
     stream = io.StringIO()
     to = handler(monkeypatch, stream)
     begin(to)
     before = stream.getvalue()
-    ended = "slurmstepd: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-27T12:00:00 ***\n"
+    ended = f"{daemon}: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-27T12:00:00 ***\n"
     group_failed(to, tmp_path, "Building DAG of jobs\n" * 100 + ended, "scoring\n" * 40)
     assert stream.getvalue().removeprefix(before).splitlines() == [
         "Error in group measure-b (downstream, test_loss)",
