@@ -25,10 +25,12 @@ Ending = Literal["killed", "late"]
 time limit."""
 KILLED: Ending = "killed"
 LATE: Ending = "late"
-_LATE_SECONDS = 300
-"""Training stops so long before its time limit at the most, but for very large checkpoints."""
-# SLURM tells its jobs the end of their time, and cancels them by the same signals.
-_IS_LATE = f"[ $(date +%s) -ge $(( ${{{{SLURM_JOB_END_TIME:-0}}}} - {_LATE_SECONDS} )) ]"
+# SLURM ends a job at its limit as `scancel` does, and says how much time was left. Training stops
+# two minutes before its limit, hence five. Where nobody tells the time, each failure counts.
+_IF_LATE = (
+    "case $(squeue --noheader --states=all --format=%L --jobs=${{{{SLURM_JOB_ID:-0}}}} 2> /dev/null"
+    " || :) in UNLIMITED | *-* | *:*:* | [1-9][0-9]:* | [5-9]:*) ;; *) {};; esac"
+)
 
 
 class Jobs:
@@ -259,13 +261,14 @@ class Jobs:
         # Without !s some versions of Snakemake write names beside the values (job=batch-000).
         killed = f'{folder}/"{{rule}} {{wildcards!s}}.{KILLED}"'
         late = f'{folder}/"{{rule}} {{wildcards!s}}.{LATE}"'
+        if_late = _IF_LATE.format(f"echo >> {late}")
         # SIGTERM goes to all processes of a job, and Ctrl-C to those of a terminal. Without a trap
         # Bash would end at once, SLURM would end what is left, and training could not write its
         # checkpoint.
         return (
             f"trap : TERM INT; echo >> {killed}; {command} > {{log:q}} 2>&1"
             f" || {{{{ status=$?; if [ $status = 137 ]; then echo {said!r} >> {{log:q}};"
-            f" else sed -i '$d' {killed}; fi; {_IS_LATE} && echo >> {late}; exit $status; }}}};"
+            f" else sed -i '$d' {killed}; fi; {if_late}; exit $status; }}}};"
             f" rm -f {killed} {late}"
         )
 

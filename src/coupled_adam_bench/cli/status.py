@@ -30,7 +30,7 @@ _SURE = 10
 _ERROR = re.compile(r"error|exception|traceback|killed|cannot|out of memory", re.IGNORECASE)
 """What is in the log of a job that failed by itself, and not in that of one that was ended."""
 
-_OF_SLURM = re.compile(r"(?:slurmstepd|srun)(?:-\S+)?: error: [* ]*(.*?)[* ]*$")
+_OF_SLURM = re.compile(r"(?:slurmstepd|srun)(?:-\S+)?: error: (\*+ )?(.*?)[* ]*$")
 """What SLURM writes into the log of a job that it ends, such as for its time limit. Where a machine
 has several nodes, the name of its node is added: ``slurmstepd-n1: error:``."""
 
@@ -260,11 +260,12 @@ def describe_group_failure(
     rules = ", ".join(sorted({str(job["rule_name"]) for job in jobs}))
     lines = [f"Error in group {group} ({rules})"]
     lines += [f"  {name}: {value}" for name, value in facts.items()]
-    said = [
-        found[1] for log in logs for found in map(_OF_SLURM.search, _end_of(Path(log))) if found
-    ]
+    said = [found for log in logs for found in map(_OF_SLURM.search, _end_of(Path(log))) if found]
     if said:
-        return "\n".join([*lines, f"  {said[-1]}; more in {', '.join(logs)}"])
+        # A line in stars says why a job ended, and the others how its processes did.
+        in_stars = [found for found in said if found[1]]
+        reason = (in_stars or said)[-1][2]
+        return "\n".join([*lines, f"  {reason}; more in {', '.join(logs)}"])
     for job in jobs:
         own = [log for log in job["log"] if _ERROR.search("\n".join(_end_of(Path(log))))]
         if own:

@@ -1,10 +1,10 @@
 """What the rules ask of the jobs of a study, and what a start refuses; the workflow's own tests run
 them for real."""
 
+import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -169,13 +169,28 @@ def test_no_job_asks_for_more_time_than_its_partition_gives(jobs, asks):
     "A job is cancelled (`scancel`), fails by itself, or fails at its time limit.",
     "Only after the last its retry asks for more time.",
 )
-@pytest.mark.parametrize(("seconds_left", "growth"), [(3600, 0), (20, 1), (-20, 1), (None, 1)])
+@pytest.mark.parametrize(
+    ("left", "growth"),
+    [
+        ("3:59:50", 0),
+        ("1-00:00:00", 0),
+        ("59:46", 0),
+        ("9:05", 0),
+        ("UNLIMITED", 0),
+        ("4:59", 1),
+        ("0:00", 1),
+        ("INVALID", 1),
+        (None, 1),
+    ],
+)
 def test_time_grows_where_a_job_failed_at_its_limit(
-    seconds_left, growth, jobs, asks, tmp_path, monkeypatch
+    left, growth, jobs, asks, tmp_path, monkeypatch
 ):
-    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
-    if seconds_left is not None:
-        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + seconds_left))
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text("#!/bin/sh\nexit 1\n" if left is None else f"#!/bin/sh\necho {left}\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
     wildcards = Wildcards(job=next(iter(jobs.training)), batch=next(iter(jobs.evaluation)))
     # Both SLURM's time limit and `scancel` send the processes of a job SIGTERM.
     run_killed(jobs, wildcards, tmp_path, ["kill $PPID; kill $$"])

@@ -282,6 +282,7 @@ def test_a_group_that_slurm_ended_has_three_lines(daemon, monkeypatch, tmp_path)
     begin(to)
     before = stream.getvalue()
     ended = f"{daemon}: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-27T12:00:00 ***\n"
+    ended += "Shutting down\nsrun: error: n1: task 0: Terminated\n"
     group_failed(to, tmp_path, "Building DAG of jobs\n" * 100 + ended, "scoring\n" * 40)
     assert stream.getvalue().removeprefix(before).splitlines() == [
         "Error in group measure-b (downstream, test_loss)",
