@@ -122,7 +122,11 @@ def bench(stage, arguments=""):
 
 
 JOBS = Jobs(PLAN)
-ASKED = JobResources(JOBS)
+# A job of a cluster and a dry run know groups, and Snakemake sets them after it has read the rules.
+ASKED = JobResources(
+    JOBS,
+    lambda: workflow.group_settings.overwrite_groups if workflow.group_settings else {},
+)
 MEASUREMENTS = JOBS.measurements
 
 # What is missing stops only a run that has jobs which need it, and is told where it matters: see rules/start.smk.

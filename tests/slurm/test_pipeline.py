@@ -47,7 +47,7 @@ def test_a_study_has_the_tables_of_the_local_run(finished, slurm_cluster, tmp_pa
     said = cluster.log.read_text()
     assert "partition short ends jobs after 30 minutes: " in said
     assert "prepare asks for 30 minutes in place of 60" in said
-    assert "test_loss asks for 15 minutes in place of 240" in said
+    assert "test_loss asks for 15 minutes in place of 120" in said
     # The data, one job that trains, and two for three stages of evaluation.
     jobs = cluster.jobs()
     assert {job.state for job in jobs} == {"COMPLETED"}

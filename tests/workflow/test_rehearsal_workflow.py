@@ -1,6 +1,8 @@
 """The target ``rehearse`` through real Snakemake: it prints its table, and leaves nothing among the
 results."""
 
+import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -35,3 +37,19 @@ def test_the_target_rehearse(tiny_study, tmp_path):
         ".lock",
     }
     assert {path.name for path in (tmp_path / "results").iterdir()} == {"tiny"}
+
+
+@pytest.mark.nightly
+def test_a_rehearsal_takes_what_its_page_says(tmp_path):
+    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    said = float(re.search(r"For `paper_small` it takes (\d+) CPU seconds", page)[1])
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    study = ROOT / "workflow" / "config" / "paper_small.yaml"
+    command = [*SNAKEMAKE, "rehearse", "--cores", "1", "--configfile", str(study)]
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert said / 2 < taken < 2 * said

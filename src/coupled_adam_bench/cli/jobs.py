@@ -4,7 +4,7 @@ commands. What they ask for is in ``resources.py``."""
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.records.stored import Measurement, measurement_of
@@ -20,6 +20,17 @@ from coupled_adam_bench.training.checks import check_optimizers
 
 Wildcards = Any
 """Snakemake's wildcards of a job: its names are attributes."""
+Ending = Literal["killed", "late"]
+"""How an attempt of a job ended that needs more in the next one: killed without a word, or at its
+time limit."""
+KILLED: Ending = "killed"
+LATE: Ending = "late"
+# SLURM ends a job at its limit as `scancel` does, and says how much time was left. Training stops
+# two minutes before its limit, hence five. Where nobody tells the time, each failure counts.
+_IF_LATE = (
+    "case $(squeue --noheader --states=all --format=%L --jobs=${{{{SLURM_JOB_ID:-0}}}} 2> /dev/null"
+    " || :) in UNLIMITED | *-* | *:*:* | [1-9][0-9]:* | [5-9]:*) ;; *) {};; esac"
+)
 
 
 class Jobs:
@@ -237,23 +248,28 @@ class Jobs:
         """Return a job's command with its log, in which one that was killed names a ``setting`` of
         execution.
 
-        A file beside the log has a line for each attempt that was killed, and for the one that
-        runs: an attempt that ends in any other way takes its line back. So a retry has more memory
-        where a lack of it can have been the reason, and nowhere else.
+        Files beside the log count attempts. ``.killed`` has a line for each that was killed, and
+        for the one that runs: an attempt that ends in any other way takes its line back. ``.late``
+        has one for each that failed at its time limit, or where no scheduler tells a limit. So a
+        retry has more memory or more time where a lack of it can have been the reason, and nowhere
+        else.
         """
         said = "killed, most likely for lack of memory" + (
             f" (execution.{setting})" if setting else ""
         )
         folder = shlex.quote(str(self.study_dir / "logs")).replace("{", "{{").replace("}", "}}")
         # Without !s some versions of Snakemake write names beside the values (job=batch-000).
-        killed = f'{folder}/"{{rule}} {{wildcards!s}}.killed"'
+        killed = f'{folder}/"{{rule}} {{wildcards!s}}.{KILLED}"'
+        late = f'{folder}/"{{rule}} {{wildcards!s}}.{LATE}"'
+        if_late = _IF_LATE.format(f"echo >> {late}")
         # SIGTERM goes to all processes of a job, and Ctrl-C to those of a terminal. Without a trap
         # Bash would end at once, SLURM would end what is left, and training could not write its
         # checkpoint.
         return (
             f"trap : TERM INT; echo >> {killed}; {command} > {{log:q}} 2>&1"
             f" || {{{{ status=$?; if [ $status = 137 ]; then echo {said!r} >> {{log:q}};"
-            f" else sed -i '$d' {killed}; fi; exit $status; }}}}; rm -f {killed}"
+            f" else sed -i '$d' {killed}; fi; {if_late}; exit $status; }}}};"
+            f" rm -f {killed} {late}"
         )
 
 

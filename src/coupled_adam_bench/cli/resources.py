@@ -1,9 +1,11 @@
 """What the jobs of a study ask a cluster or a machine for: processors, memory and time."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, assert_never
 
-from coupled_adam_bench.cli.jobs import Jobs, Wildcards
+from coupled_adam_bench.cli.jobs import KILLED, LATE, Ending, Jobs, Wildcards
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.tools.estimate.cell import prepare_minutes
@@ -24,10 +26,15 @@ _THREADS: dict[Kind, str | None] = {
 
 
 class JobResources:
-    """What each job of a study asks for."""
+    """What each job of a study asks for.
 
-    def __init__(self, jobs: Jobs) -> None:
+    ``groups`` returns by rule its group, whose rules share a job of a cluster. Snakemake knows them
+    after it has read the rules.
+    """
+
+    def __init__(self, jobs: Jobs, groups: Callable[[], Mapping[str, str]] = dict) -> None:
         self._jobs = jobs
+        self._groups = groups
         self.most_minutes: dict[str, int] = {}
         """The largest time limits of jobs by their rules, where a cluster has some; a start fills
         it in."""
@@ -47,9 +54,7 @@ class JobResources:
         """
 
         def mem_mb(wildcards: Wildcards, attempt: int, rulename: str) -> int:
-            n_killed = min(attempt - 1, 2)
-            if n_killed:
-                n_killed = min(n_killed, self._n_killed(rulename, wildcards))
+            n_killed = self._n_ended(KILLED, attempt, rulename, wildcards)
             growth = 1.5**n_killed if kind == "train" else 1 + n_killed
             return round(self._least_memory(kind, wildcards) * growth)
 
@@ -59,12 +64,17 @@ class JobResources:
         """Return the function that gives the time limit of a job of a kind, at most what its
         partition gives.
 
-        It grows with each attempt, to at most three times as much but for training, which goes on
-        in its next job.
+        It grows, twice at the most, with each attempt before that failed at its limit: a job that
+        was cancelled, or has failed by itself, is not short of time. Rules of one group share it,
+        since their times add up.
         """
 
         def runtime(wildcards: Wildcards, attempt: int, rulename: str) -> int:
-            wanted = self._wanted_minutes(kind, wildcards, attempt)
+            n_late = self._n_ended(LATE, attempt, rulename, wildcards)
+            wanted = self._wanted_minutes(kind, wildcards, 1 + n_late)
+            groups = self._groups()
+            if rulename in groups:
+                wanted = math.ceil(wanted / Counter(groups.values())[groups[rulename]])
             return min(wanted, self.most_minutes.get(rulename, wanted))
 
         return runtime
@@ -94,19 +104,22 @@ class JobResources:
             case "try_tasks":
                 return 120
             case "evaluate":
-                return min(attempt, 3) * execution.evaluation_minutes
+                return attempt * execution.evaluation_minutes
             case "train":
                 return train_minutes(self._jobs.parts(wildcards), execution, self._speeds, attempt)
             case _:
                 assert_never(kind)
 
-    def _n_killed(self, rule: str, wildcards: Wildcards) -> int:
-        """Return how many attempts of a job :meth:`Jobs.watched` has counted as killed without a
-        word."""
+    def _n_ended(self, how: Ending, attempt: int, rule: str, wildcards: Wildcards) -> int:
+        """Return how many attempts of a job before this one, at most two, :meth:`Jobs.watched` has
+        counted as ended so."""
+        most = min(attempt - 1, 2)
+        if most == 0:
+            return 0
         values = " ".join(value for _, value in wildcards.items())
         try:
-            attempts = self._jobs.study_dir / "logs" / f"{rule} {values}.killed"
-            return attempts.read_text().count("\n")
+            attempts = self._jobs.study_dir / "logs" / f"{rule} {values}.{how}"
+            return min(most, attempts.read_text().count("\n"))
         except OSError:
             return 0
 

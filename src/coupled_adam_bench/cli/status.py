@@ -30,8 +30,10 @@ _SURE = 10
 _ERROR = re.compile(r"error|exception|traceback|killed|cannot|out of memory", re.IGNORECASE)
 """What is in the log of a job that failed by itself, and not in that of one that was ended."""
 
-_OF_SLURM = re.compile(r"(?:slurmstepd|srun): error: [* ]*(.*?)[* ]*$")
-"""What SLURM writes into the log of a job that it ends, such as for its time limit."""
+_OF_SLURM = re.compile(r"(?:slurmstepd|srun)(?:-\S+)?: error: (\*+ )?(?!.*Exited with)(.*?)[* ]*$")
+"""What SLURM writes into the log of a job that it ends, such as for its time limit, and not that a
+job has failed by itself. Where a machine has several nodes, the name of its node is added:
+``slurmstepd-n1: error:``."""
 
 Kind = Literal["cell", "candidate", "trunk"]
 """What a part belongs to: a cell of the study, a candidate of a tuning, or what cells share."""
@@ -259,11 +261,13 @@ def describe_group_failure(
     rules = ", ".join(sorted({str(job["rule_name"]) for job in jobs}))
     lines = [f"Error in group {group} ({rules})"]
     lines += [f"  {name}: {value}" for name, value in facts.items()]
-    said = [
-        found[1] for log in logs for found in map(_OF_SLURM.search, _end_of(Path(log))) if found
-    ]
+    of_slurm = [line for log in logs for line in _lines_of(Path(log))]
+    said = [found for found in map(_OF_SLURM.search, of_slurm) if found]
     if said:
-        return "\n".join([*lines, f"  {said[-1]}; more in {', '.join(logs)}"])
+        # A line in stars says why a job ended, and the others how its processes did.
+        in_stars = [found for found in said if found[1]]
+        reason = (in_stars or said)[-1][2]
+        return "\n".join([*lines, f"  {reason}; more in {', '.join(logs)}"])
     for job in jobs:
         own = [log for log in job["log"] if _ERROR.search("\n".join(_end_of(Path(log))))]
         if own:
@@ -275,5 +279,12 @@ def _end_of(log: Path) -> list[str]:
     """Return the last lines of a log, cut to a width, or what is to be said of an empty one."""
     if not log.is_file():
         return ["(there is none)"]
+    return _lines_of(log)[-_LOG_LINES:] or ["(it is empty)"]
+
+
+def _lines_of(log: Path) -> list[str]:
+    """Return the lines of a log, cut to a width; none where there is no log."""
+    if not log.is_file():
+        return []
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [line[:_LINE_CHARACTERS] for line in lines[-_LOG_LINES:]] or ["(it is empty)"]
+    return [line[:_LINE_CHARACTERS] for line in lines]

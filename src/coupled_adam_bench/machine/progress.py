@@ -1,5 +1,6 @@
 """Progress of a long job: a bar on a terminal, and at most a line per minute in log files."""
 
+import re
 import sys
 from typing import Any, TextIO
 
@@ -68,11 +69,16 @@ class Progress(tqdm):  # type: ignore[type-arg]
 
     @staticmethod
     def format_meter(*values: Any, **fields: Any) -> str:
-        """Return the line, without the rate and the time left as long as they are unknown."""
+        """Return the line, without the rate and the time left as long as they are unknown.
+
+        A rate is ``95.3k characters/s``, and below one a second ``20.5 s each``.
+        """
         line: str = tqdm.format_meter(*values, **fields)
-        for unknown in (f", ?{fields['unit']}/s", ", ? left", "<?"):
+        unit = fields["unit"]
+        for unknown in (f", ?{unit}/s", ", ? left", "<?"):
             line = line.replace(unknown, "")
-        return line
+        line = re.sub(rf"(?<=\d)s/{unit}", " s each", line)
+        return re.sub(rf"(?<=[\d.kMGT]){unit}/s", f" {unit}/s", line)
 
     def update(self, n: int, **fields: Any) -> None:  # type: ignore[override]
         """Add ``n`` units; ``fields`` such as ``loss=3.2`` are shown until the next update replaces

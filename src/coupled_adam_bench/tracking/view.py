@@ -38,6 +38,8 @@ def _curve(metric: str) -> dict[str, Any]:
         "selectedMetricKeys": [metric],
         "displayName": metric,
         "xAxisKey": "step",
+        # The bands of seeds are filled down to zero, which a linear axis then shows.
+        "scaleType": "log",
         "useGlobalXaxisKey": True,
         "lineSmoothness": 0,
         "useGlobalLineSmoothing": True,
@@ -57,11 +59,13 @@ def curves() -> str:
                 "isReordered": True,
                 "deleted": False,
                 "isGenerated": False,
-                # One below the other: three abreast are 100 pixels wide beside the assistant.
-                "columns": 1,
-                "cardHeight": 320,
+                # MLflow's three abreast are too narrow beside the assistant.
+                "columns": 2,
+                "cardHeight": 360,
             }
         ],
+        # The charts have the whole width, and an arrow at their left brings the list.
+        "runListHidden": True,
         "isAccordionReordered": True,
         "groupBy": f"tag.average.{WITHOUT_SEED}",
         "selectedColumns": [f"metrics.`{METRICS[name].task}/{name}`" for name in _LISTED],

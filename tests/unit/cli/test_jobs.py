@@ -1,6 +1,7 @@
 """What the rules ask of the jobs of a study, and what a start refuses; the workflow's own tests run
 them for real."""
 
+import os
 import re
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def test_snakemake_names_the_file_of_killed_attempts_as_resources_read_it(jobs, 
         [sys.executable, "-m", "snakemake", *words], capture_output=True, check=False, cwd=tmp_path
     )
     assert done.returncode == 1
-    assert asks._n_killed("train_trunk", Wildcards(trunk="a", step="2")) == 1
+    assert asks._n_ended("killed", 2, "train_trunk", Wildcards(trunk="a", step="2")) == 1
 
 
 class Quoted(str):
@@ -139,8 +140,18 @@ def test_memory_grows_where_a_job_was_killed_without_a_word(ends, growth, jobs, 
     assert memory(wildcards, len(ends) + 1, "another_rule") == first
 
 
+def fail_late(jobs: Jobs, rule: str, batch: str, times: int) -> None:
+    """Leave what attempts of a job leave that fail at their time limit."""
+    logs = jobs.study_dir / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / f"{rule} {batch}.late").write_text("\n" * times)
+
+
 def test_no_job_asks_for_more_time_than_its_partition_gives(jobs, asks):
-    wildcards = Wildcards(batch=next(iter(jobs.evaluation)))
+    batch = next(iter(jobs.evaluation))
+    for rule in ("test_loss", "embeddings"):
+        fail_late(jobs, rule, batch, 8)
+    wildcards = Wildcards(batch=batch)
     minutes = asks.minutes("evaluate")
     assert [minutes(wildcards, attempt, "test_loss") for attempt in (1, 2, 3, 9)] == [
         240,
@@ -151,6 +162,54 @@ def test_no_job_asks_for_more_time_than_its_partition_gives(jobs, asks):
     asks.most_minutes["test_loss"] = 300
     assert [minutes(wildcards, attempt, "test_loss") for attempt in (1, 2, 9)] == [240, 300, 300]
     assert minutes(wildcards, 2, "embeddings") == 480
+
+
+@pytest.mark.fault(
+    "cluster",
+    "A job is cancelled (`scancel`), fails by itself, or fails at its time limit.",
+    "Only after the last its retry asks for more time.",
+)
+@pytest.mark.parametrize(
+    ("left", "growth"),
+    [
+        ("3:59:50", 0),
+        ("1-00:00:00", 0),
+        ("59:46", 0),
+        ("9:05", 0),
+        ("UNLIMITED", 0),
+        ("4:59", 1),
+        ("0:00", 1),
+        ("INVALID", 1),
+        (None, 1),
+    ],
+)
+def test_time_grows_where_a_job_failed_at_its_limit(
+    left, growth, jobs, asks, tmp_path, monkeypatch
+):
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text("#!/bin/sh\nexit 1\n" if left is None else f"#!/bin/sh\necho {left}\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    wildcards = Wildcards(job=next(iter(jobs.training)), batch=next(iter(jobs.evaluation)))
+    # Both SLURM's time limit and `scancel` send the processes of a job SIGTERM.
+    run_killed(jobs, wildcards, tmp_path, ["kill $PPID; kill $$"])
+    minutes = asks.minutes("evaluate")
+    assert minutes(wildcards, 1, "rule") == 240
+    assert minutes(wildcards, 2, "rule") == 240 * (1 + growth)
+    training = asks.minutes("train")
+    assert training(wildcards, 2, "rule") == 60 * (1 + growth / 2)
+    run_killed(jobs, wildcards, tmp_path, ["exit 0"])
+    assert minutes(wildcards, 2, "rule") == 240
+
+
+def test_rules_of_one_job_share_its_time(jobs):
+    """Snakemake adds the times of a group up, and ``plan`` says 240 minutes."""
+    groups = {"test_loss": "measure", "downstream": "measure"}
+    wildcards = Wildcards(batch=next(iter(jobs.evaluation)))
+    minutes = JobResources(jobs, lambda: groups).minutes("evaluate")
+    assert sum(minutes(wildcards, 1, rule) for rule in groups) == 240
+    assert minutes(wildcards, 1, "embeddings") == 240
 
 
 def test_the_plan_shows_what_each_rule_asks_for(jobs, asks, tiny_plan):

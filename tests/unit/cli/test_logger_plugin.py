@@ -275,12 +275,14 @@ def group_failed(to, tmp_path, of_slurm, of_job):
         send(to, LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, **facts)
 
 
-def test_a_group_that_slurm_ended_has_three_lines(monkeypatch, tmp_path):
+@pytest.mark.parametrize("daemon", ["slurmstepd", "slurmstepd-n1", "srun"])
+def test_a_group_that_slurm_ended_has_three_lines(daemon, monkeypatch, tmp_path):
     stream = io.StringIO()
     to = handler(monkeypatch, stream)
     begin(to)
     before = stream.getvalue()
-    ended = "slurmstepd: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-27T12:00:00 ***\n"
+    ended = f"{daemon}: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-27T12:00:00 ***\n"
+    ended += "Shutting down\n" * 100 + "srun: error: n1: task 0: Terminated\n"
     group_failed(to, tmp_path, "Building DAG of jobs\n" * 100 + ended, "scoring\n" * 40)
     assert stream.getvalue().removeprefix(before).splitlines() == [
         "Error in group measure-b (downstream, test_loss)",
@@ -294,7 +296,8 @@ def test_of_a_group_that_failed_by_itself_the_rule_with_the_error_is_shown(monke
     to = handler(monkeypatch, stream)
     begin(to)
     before = stream.getvalue()
-    group_failed(to, tmp_path, "RuleException in test_loss\n", "reading\nerror: no such task\n")
+    of_slurm = "RuleException in test_loss\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    group_failed(to, tmp_path, of_slurm, "reading\nerror: no such task\n")
     assert stream.getvalue().removeprefix(before).splitlines() == [
         "Error in group measure-b (downstream, test_loss)",
         "  SLURM job: 12",

@@ -46,3 +46,11 @@ def test_a_rate_that_is_not_known_yet_is_not_shown() -> None:
                 pass
         shown = stream.getvalue()
         assert "rehearse" in shown and "?" not in shown
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "rate"), [(2, 41, "20.5 s each"), (95_300, 1, "95.3k characters/s")]
+)
+def test_a_rate_is_in_words(count: int, seconds: int, rate: str) -> None:
+    line = Progress.format_meter(count, None, seconds, unit="characters", unit_scale=True)
+    assert f", {rate}" in line

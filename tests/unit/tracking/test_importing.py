@@ -525,10 +525,14 @@ def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate, whole):
         server.wait(timeout=30)
 
 
-def test_the_view_has_a_chart_a_line_and_the_runs_with_the_metrics_that_count():
+def test_the_view_has_two_charts_across_the_page_and_the_metrics_that_count():
+    """Beside the assistant, on a page of 1280 pixels, charts of other widths were of 100, and had
+    an axis from 0."""
     view = json.loads(curves())
     (section,) = view["compareRunSections"]
-    assert section["columns"] == 1
+    assert section["columns"] == len(view["compareRunCharts"]) == 2
+    assert view["runListHidden"] is True
+    assert [chart["scaleType"] for chart in view["compareRunCharts"]] == ["log", "log"]
     assert view["selectedColumns"] == [
         "metrics.`test/loss`",
         "metrics.`embeddings/isotropy`",

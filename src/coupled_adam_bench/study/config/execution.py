@@ -89,13 +89,14 @@ class Execution(Settings):
     train_minutes: int | None = Field(None, ge=_LEAST_TRAIN_MINUTES, le=_YEAR_MINUTES)
     """Time limit of a training job, at least 4, of which the start of Python may take half. Before
     it, the job goes back into the queue and then goes on. By default computed from the cell, 60 to
-    1440, and half as much again for each retry. It is also the most that preparing the data asks
-    for; that is computed from the size of the text."""
+    1440, and half as much again after each attempt that failed at it. It is also the most that
+    preparing the data asks for; that is computed from the size of the text."""
     evaluation_mem_mb: int = Field(8000, gt=0, le=10**9)
     """Memory of an evaluation job; twice as much after an attempt that was killed without a word,
     and so on."""
     evaluation_minutes: int = Field(240, gt=0, le=_YEAR_MINUTES)
-    """Time limit of an evaluation job; its second attempt has twice as much, and so on."""
+    """Time limit of an evaluation job; twice as much after an attempt that failed at it, and so on.
+    Stages that share a job of a cluster share it."""
 
     @property
     def processes(self) -> int:
