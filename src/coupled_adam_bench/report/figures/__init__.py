@@ -154,11 +154,6 @@ FIGURES = {
         " standard deviation over seeds.",
         _has_geometry,
     ),
-    "geometry_by_rates": Drawn(
-        "report.figures.histories:geometry_by_rates",
-        "Isotropy and mean embedding against the sum of the learning rates of the head so far.",
-        _has_geometry,
-    ),
     "second_moment": Drawn(
         "report.figures.moment:second_moment",
         "The line of Adam's own second moment against the probability of tokens (Fig. 4 and 5), as"
