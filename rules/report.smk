@@ -5,10 +5,11 @@
 
 import time
 
-from coupled_adam_bench.report.figures import FIGURE_ENDINGS, figures_of
+from coupled_adam_bench.report.figures import FIGURE_ENDINGS, FIGURES, figure_names
 from coupled_adam_bench.store.paths import IMPORT_SUMMARY
 from coupled_adam_bench.study.catalog.contents import STATISTICS
 from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
+from coupled_adam_bench.study.plug_ins import check_names, code_of_report
 
 
 localrules:
@@ -22,8 +23,14 @@ TABLES = list(LAYOUT.tables)
 TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=TABLE_ENDINGS)
 TABLE_FILES += expand(STUDY_DIR / "tables" / "{name}.tex", name=SETUP_TABLES if TABLES else [])
 FIGURE_FILES = expand(
-    STUDY_DIR / "figures" / "{figure}.{ending}", figure=figures_of(PLAN), ending=FIGURE_ENDINGS
+    STUDY_DIR / "figures" / "{figure}.{ending}", figure=figure_names(PLAN), ending=FIGURE_ENDINGS
 )
+# Of plug-ins only what identifies their code is read here; `try-code` imports them.
+with errors_of_users():
+    check_names(PLAN, ["results.csv", *(each.file for each in STATISTICS)], FIGURES)
+    PLUG_INS = code_of_report(PLAN)
+
+
 # A hash of what the results show: all of the plan but how and where it is computed, what was measured, and the version of
 # the statistics. The manifest notes it, so that what was made from another plan is told from these.
 MADE_FOR = digest(
@@ -50,6 +57,7 @@ MADE_FOR = digest(
             for (stage, study), measurement in MEASUREMENTS.items()
         ],
     }
+    | ({"plug_ins": PLUG_INS} if PLUG_INS else {})
 )
 
 
@@ -119,6 +127,12 @@ rule report_of_study:
             "Every number that was measured, with the cell that it belongs to.",
         ),
         [captioned(STUDY_DIR / each.file, each.caption) for each in STATISTICS if each.is_of(PLAN)],
+        [
+            captioned(
+                STUDY_DIR / f"{each.name}.csv", f"A statistic of the study's own, {each.path}."
+            )
+            for each in PLAN.statistics.files
+        ],
         captioned(
             TABLE_FILES,
             "A table of the study: means, standard deviations, and in bold what is better.",

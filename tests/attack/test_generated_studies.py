@@ -118,7 +118,12 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
     "grid.0.seeds": ([1, 2], [1], [0, 2**63], [3, 3], [2**64]),
     "grid.0.models": (["nano"], ["nano", "nano"], ["nobody"]),
-    "statistics.target_loss": (None, 1.0, 4.0, 1e300, 0, -1, "low"),
+    "statistics.target_loss": (None, 1.0),
+    "statistics.files": (
+        [],
+        [{"name": "target", "path": "research.plugins.target.Target", "arguments": {"loss": 1}}],
+        [{"name": "target", "path": "research"}],
+    ),
     "statistics.margins": ({}, {"loss": 0.01}, {"isotropy": 1e300}, {"loss": -1}, {"nothing": 1}),
     "evaluation.test_loss.split": ("val", "test", "train"),
     "evaluation.test_loss.windows": ("all", "random"),

@@ -20,13 +20,20 @@ if TYPE_CHECKING:
 def _try_code(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.evaluation.embedding_geometry import try_metrics
     from coupled_adam_bench.machine.device import check_gpus
+    from coupled_adam_bench.report.plug_ins import own_figures
+    from coupled_adam_bench.statistics.plug_ins import own_statistics
+    from coupled_adam_bench.training.plug_ins import try_measurements
     from coupled_adam_bench.training.trial import try_optimizers
 
     if arguments.gpus:
         check_gpus(arguments.gpus)
-    for study in plan_of(arguments).studies.values():
+    plan = plan_of(arguments)
+    for study in plan.studies.values():
         try_optimizers(study)
         try_metrics(study)
+        try_measurements(study)
+    own_statistics(plan)
+    own_figures(plan)
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
@@ -195,7 +202,7 @@ def _choose(arguments: argparse.Namespace) -> int:
 
 def add_commands(stage: AddCommand) -> None:
     """Add the commands of this module to the command line."""
-    summary = "try a study's own optimizers and metrics on small matrices, before the first job"
+    summary = "try a study's own optimizers, metrics and plug-ins before the first job"
     sub = stage("try-code", _try_code, summary)
     sub.add_argument("--gpus", type=int, default=0, help="see that torch can use so many")
     sub = stage("prepare", _prepare, "turn text into token bins under results/data/")

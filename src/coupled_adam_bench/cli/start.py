@@ -26,6 +26,7 @@ from coupled_adam_bench.store.paths import IMPORT_SUMMARY, imported_elsewhere, n
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import PLAN_SHA256, Plan
+from coupled_adam_bench.study.plug_ins import entries
 from coupled_adam_bench.study.preregistration_record import note_stated
 from coupled_adam_bench.tools.estimate.cell import trunk_part
 from coupled_adam_bench.tools.estimate.study import estimate_study
@@ -220,7 +221,13 @@ def try_code(jobs: Jobs, planned: Collection[str], is_local: bool) -> None:
         n_gpus = min(max(study.execution.gpus for study in studies), 1)
     optimizers = training and any(list(custom_optimizers(study)) for study in studies)
     metrics = any(study.evaluation.metrics for study in studies)
-    if not (n_gpus or optimizers or (metrics and (training or "embeddings" in planned))):
+    jobs_after = training or evaluation or "report_of_study" in planned
+    if not (
+        n_gpus
+        or optimizers
+        or (metrics and (training or "embeddings" in planned))
+        or (jobs_after and any(entries(jobs.plan)))
+    ):
         return
     command = [sys.executable, "-m", "coupled_adam_bench", "try-code"]
     command += ["--plan", str(paths.plan_file(jobs.plan.name)), "--gpus", str(n_gpus)]

@@ -41,6 +41,7 @@ from coupled_adam_bench.report.table import PrintedTable, build_tables
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.decisions import ASKED
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
+from coupled_adam_bench.statistics.plug_ins import own_statistics
 from coupled_adam_bench.statistics.preregistered import in_advance, plan_checks
 from coupled_adam_bench.study.catalog.contents import (
     CONTENTS,
@@ -150,7 +151,8 @@ def _overview(material: Material) -> Iterator[Block]:  # noqa: ARG001
 
 
 def _figures(material: Material) -> Iterator[Block]:
-    yield Figures([name for name in figures_of(material.plan) if not FIGURES[name].section])
+    elsewhere = {name for name, figure in FIGURES.items() if figure.section}
+    yield Figures([name for name in figures_of(material.plan) if name not in elsewhere])
 
 
 def _status(status: str) -> Cell:
@@ -303,21 +305,21 @@ def declared(listed: StatisticFile) -> Statistic:
 
 
 def statistics_of(plan: Plan) -> tuple[Statistic, ...]:
-    """Return the statistics that a study has."""
+    """Return the statistics of the program that a study has, without those that it brings."""
     return tuple(declared(listed) for listed in STATISTICS if listed.is_of(plan))
 
 
-def sections() -> tuple[Section, ...]:
+def sections(plan: Plan) -> tuple[Section, ...]:
     """Return the sections of the page in its order."""
-    found = []
+    found: list[Section | None] = []
     for each in CONTENTS:
         match each:
+            case "plug-ins":
+                found += [statistic.section for statistic in own_statistics(plan)]
             case str():
-                section: Section | None = _SECTIONS[each]
+                found.append(_SECTIONS[each])
             case NamedSection():
-                section = Section(each.id, each.title, named(each.blocks))
+                found.append(Section(each.id, each.title, named(each.blocks)))
             case StatisticFile():
-                section = declared(each).section
-        if section is not None:
-            found.append(section)
-    return tuple(found)
+                found.append(declared(each).section)
+    return tuple(section for section in found if section is not None)

@@ -28,6 +28,7 @@ from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.compare import STATISTIC as TESTS
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.plug_ins import own_statistics
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import atomic_path, move_aside, remove, sha256_file, write_text
 from coupled_adam_bench.store.locks import folder_lock
@@ -120,7 +121,7 @@ def write_report(material: Material, templates_dir: Path) -> None:
     """Write ``report/index.html`` from the material of a study, whose figures are in its folder
     ``out``."""
     plan, folder = material.plan, material.out
-    shown = [(section, list(section.blocks(material))) for section in sections()]
+    shown = [(section, list(section.blocks(material))) for section in sections(plan)]
     captions = figures_of(plan)
     sources = _figure_sources(folder / "figures", captions)
     figures = {name: (sources[name], text) for name, text in captions.items()}
@@ -207,7 +208,8 @@ def _make(
     endings: Collection[str],
 ) -> None:
     material = material_of(plan, places, partial)
-    for statistic in statistics_of(plan) if only != "tables" else [TESTS]:
+    every = [*statistics_of(plan), *own_statistics(plan)]
+    for statistic in every if only != "tables" else [TESTS]:
         material.write(statistic)
     if only != "figures":
         write_tables(material.study, material.out / "tables", places.templates)

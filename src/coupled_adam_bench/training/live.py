@@ -1,6 +1,6 @@
 """What is measured while a run trains, such as validation loss and geometry; no weight changes.
 
-A measurement is a class with a place in ``MEASUREMENTS``.
+A measurement is a class with a place in ``MEASUREMENTS``, or one that the study brings.
 
 The numbers go into the history. So a resumed run has each of them once, and a checkpoint holds
 them.
@@ -26,6 +26,7 @@ from coupled_adam_bench.study.schedule import learning_rate_factor
 from coupled_adam_bench.training.distributed import reading, whole
 from coupled_adam_bench.training.measurement import AtGeometrySteps, Measurement
 from coupled_adam_bench.training.moment import moment_by_occupancy
+from coupled_adam_bench.training.plug_ins import own_measurements
 from coupled_adam_bench.training.trainer import Trainer
 from embedding_geometry.frequency import bands_of_tokens
 from embedding_geometry.metrics import embedding_metrics
@@ -240,7 +241,7 @@ class LiveMeasurements:
 
     def __init__(self, trainer: Trainer) -> None:
         wanted = [kind for kind in MEASUREMENTS if kind.is_wanted(trainer.execution)]
-        self._wanted = [kind(trainer) for kind in wanted]
+        self._wanted = [*(kind(trainer) for kind in wanted), *own_measurements(trainer)]
         self._due: list[Measurement] = []
         trainer.before_clipping = self.between
 

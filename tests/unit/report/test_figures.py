@@ -176,7 +176,6 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
     plan = make_plan(parse_study(settings))
     assert set(figures_of(plan)) - set(without) == {
         "geometry",
-        "geometry_by_rates",
         "moment_exponent",
         "second_moment",
     }

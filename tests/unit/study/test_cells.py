@@ -184,6 +184,7 @@ def variations() -> dict[str, dict[str, Any]]:
         },
         "execution": {
             "execution": dict.fromkeys(Execution.model_fields, 8)
+            | {"measurements": [{"name": "a", "path": "m.A"}]}
             | {"parallel": "fsdp", "compile": True, "deterministic": True}
         },
         "evaluation": {

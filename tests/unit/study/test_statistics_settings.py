@@ -9,6 +9,7 @@ import pytest
 
 from coupled_adam_bench.study.config import parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.tools.verify.recorded import known_settings
 
 Settings = Callable[..., dict[str, Any]]
 
@@ -26,7 +27,7 @@ Settings = Callable[..., dict[str, Any]]
             "statistics.margins",
             "lust_% is nothing that this study measures; there are loss,",
         ),
-        ("target_loss", "low", "statistics.target_loss", "must be a number"),
+        ("target_loss", 3.28, "statistics.target_loss", "is a plug-in now; CHANGELOG.md"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(
@@ -40,10 +41,18 @@ def test_a_wrong_setting_is_refused_by_name(
 
 def test_statistics_change_no_cell(tiny_study: Settings, tiny_plan: Plan) -> None:
     assert tiny_plan.statistics.bold == "paper"
-    settings = {"bold": "holm", "margins": {"loss": 0.01, "acc": 0.5}, "target_loss": 3.28}
+    settings = {"bold": "holm", "margins": {"loss": 0.01, "acc": 0.5}}
     plan = make_plan(parse_study(tiny_study(statistics=settings)))
     assert list(plan.cells) == list(tiny_plan.cells)
-    assert plan.statistics.model_dump() == {**settings, "target_sd": None}
+    assert plan.statistics.model_dump() == settings
+
+
+def test_a_record_of_a_study_from_before_is_read(tiny_study: Settings) -> None:
+    """Records name all settings, also those that were not given and are gone."""
+    old = {"bold": "paper", "margins": {}, "target_loss": None, "target_sd": None}
+    study = parse_study(known_settings(tiny_study(statistics=old)))
+    assert study == parse_study(tiny_study())
+    assert study.model_dump()["statistics"] == {"bold": "paper", "margins": {}}
 
 
 def test_a_folder_has_one_section_of_statistics(tiny_study: Settings, tmp_path: Path) -> None:
@@ -58,4 +67,4 @@ def test_a_folder_has_one_section_of_statistics(tiny_study: Settings, tmp_path: 
         make_plan(parse_any_study(whole), [tmp_path])
     given = {"bold": "paired", "margins": {"loss": 0.3}}
     plan = make_plan(parse_any_study(whole | {"statistics": given}), [tmp_path])
-    assert plan.statistics.model_dump() == {**given, "target_loss": None, "target_sd": None}
+    assert plan.statistics.model_dump() == given

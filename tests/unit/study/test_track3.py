@@ -82,7 +82,11 @@ def test_its_positions_turn_by_the_frequencies_of_the_baseline(study: Study) -> 
 
 
 def test_it_is_judged_by_the_rule_of_the_track(study: Study) -> None:
-    assert (study.statistics.target_loss, study.statistics.target_sd) == (3.28, 0.0013)
+    (target,) = study.statistics.files
+    assert (target.path, target.arguments) == (
+        "research.plugins.target.Target",
+        {"loss": 3.28, "sd": 0.0013},
+    )
     assert study.execution.eval_sequences is not None
     assert study.execution.eval_sequences * study.training.seq_len == 20 * 524288
     assert study.data.source.kind == "bins"

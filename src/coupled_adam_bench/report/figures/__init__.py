@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench.records.stored import named
+from coupled_adam_bench.report.plug_ins import own_figures
 from coupled_adam_bench.results.groups import Layout, layout_of
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.cells import Cell, readable_count
@@ -153,11 +154,6 @@ FIGURES = {
         " standard deviation over seeds.",
         _has_geometry,
     ),
-    "geometry_by_rates": Drawn(
-        "report.figures.histories:geometry_by_rates",
-        "Isotropy and mean embedding against the sum of the learning rates of the head so far.",
-        _has_geometry,
-    ),
     "second_moment": Drawn(
         "report.figures.moment:second_moment",
         "The line of Adam's own second moment against the probability of tokens (Fig. 4 and 5), as"
@@ -204,9 +200,18 @@ FIGURES = {
 """The figures by name, in the order of the report."""
 
 
+def figure_names(plan: Plan) -> list[str]:
+    """Return the names of the figures of a plan, those that the study brings last; nothing is
+    imported."""
+    built_in = [name for name, figure in FIGURES.items() if figure.is_of(plan)]
+    return [*built_in, *(entry.name for entry in plan.statistics.figures)]
+
+
 def figures_of(plan: Plan) -> dict[str, str]:
     """Return names and captions of the figures of a plan."""
-    return {name: figure.caption for name, figure in FIGURES.items() if figure.is_of(plan)}
+    captions = {name: figure.caption for name, figure in FIGURES.items()}
+    captions |= {name: figure.caption for name, figure in own_figures(plan).items()}
+    return {name: captions[name] for name in figure_names(plan)}
 
 
 def figures_in(section: str) -> tuple[str, ...]:
@@ -216,7 +221,12 @@ def figures_in(section: str) -> tuple[str, ...]:
 
 def drawn(material: "Material") -> "dict[str, Figure]":
     """Return the figures of a study by name, in the width of matplotlib's current settings."""
-    return {name: named(FIGURES[name].draw)(material) for name in figures_of(material.plan)}
+    own = own_figures(material.plan)
+    found = {}
+    for name in figures_of(material.plan):
+        draw = own[name].draw if name in own else named(FIGURES[name].draw)
+        found[name] = draw(material)
+    return found
 
 
 def write_figures(

@@ -23,8 +23,6 @@ from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
 
-_AXES = {"step": "step", "rate_sum": "sum of learning rates"}
-"""Labels of what is drawn against."""
 _POINTS = 500
 """The most points of a curve, which are more than its panel has pixels."""
 History = Sequence[Mapping[str, Any]]
@@ -78,7 +76,6 @@ def _against_steps(
     material: Material,
     panels_of: Mapping[str, Mapping[str, Style]],
     chosen: Callable[[Mapping[str, Any]], bool] = lambda row: True,  # noqa: ARG005
-    against: str = "step",
     signs: Mapping[str, Style] | None = None,
 ) -> tuple[Figure, Sequence[Any]]:
     """Draw the ``chosen`` rows of histories: by the label of each panel, columns and changes of the
@@ -96,10 +93,8 @@ def _against_steps(
     for ax, (label, lines) in zip(axes, panels_of.items(), strict=True):
         for key, of_seeds in histories.items():
             for column, changes in lines.items():
-                draw_mean(
-                    ax, of_seeds, column, shown.labels[key], {**styles[key], **changes}, against
-                )
-        ax.set(xlabel=_AXES[against], ylabel=label, title=shown.title)
+                draw_mean(ax, of_seeds, column, shown.labels[key], {**styles[key], **changes})
+        ax.set(xlabel="step", ylabel=label, title=shown.title)
     add_legend(figure, signs=signs)
     return figure, axes
 
@@ -117,24 +112,18 @@ def training(material: Material) -> Figure:
     return figure
 
 
-def geometry(material: Material, against: str = "step") -> Figure:
+def geometry(material: Material) -> Figure:
     """Draw isotropy and mean-norm ratio against the step, on a log scale, where the geometry was
     measured."""
     style = {"markersize": 3, "linewidth": 0.8}
     metrics = [METRICS[name] for name in ("isotropy", "mean_norm_ratio")]
     labels = {axis_label(metric): {metric.name: style} for metric in metrics}
-    figure, axes = _against_steps(material, labels, lambda row: "isotropy" in row, against)
+    figure, axes = _against_steps(material, labels, lambda row: "isotropy" in row)
     for ax in axes:
         if ax.has_data():
             ax.set_xscale("log")
         ax.set_ylim(0, 1.02)
     return figure
-
-
-def geometry_by_rates(material: Material) -> Figure:
-    """Draw isotropy and mean-norm ratio against the sum of the learning rates so far, on a log
-    scale."""
-    return geometry(material, "rate_sum")
 
 
 def moment_exponent(material: Material) -> Figure:

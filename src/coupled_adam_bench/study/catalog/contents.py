@@ -65,12 +65,6 @@ CONTENTS: tuple[StatisticFile | NamedSection | str, ...] = (
         "Every two optimizers whose order changes between two D.",
     ),
     StatisticFile(
-        "target.csv",
-        "statistics.target:STATISTIC",
-        "After how many tokens each run reached the target loss, and whether an optimizer's runs"
-        " end below it.",
-    ),
-    StatisticFile(
         "shares.csv",
         "statistics.shares:STATISTIC",
         "How much of each difference in loss lies in which band of frequency.",
@@ -100,6 +94,7 @@ CONTENTS: tuple[StatisticFile | NamedSection | str, ...] = (
         "What differences the seeds of the study could have found, and how many seeds find those"
         " that were seen.",
     ),
+    "plug-ins",
     "setup",
     NamedSection("cost", "What it takes", "tools.estimate.text:cost"),
     "runs",
@@ -108,5 +103,6 @@ CONTENTS: tuple[StatisticFile | NamedSection | str, ...] = (
     "reproduce",
 )
 """The contents in the order of the page: the id of a section of the report, one that stands above
-it, or a statistic with the section that shows it."""
+it, or a statistic with the section that shows it; ``plug-ins`` stands for the sections that a study
+brings."""
 STATISTICS = tuple(each for each in CONTENTS if isinstance(each, StatisticFile))

@@ -4,7 +4,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import isfinite
 from typing import Annotated, Any, ClassVar
@@ -171,6 +171,13 @@ DottedPath = Annotated[str, Field(max_length=300), AfterValidator(_dotted_path)]
 """The dotted path of a user's own code: its module, and the name in it."""
 
 
+OWN_NAME_PATTERN = in_words(
+    r"^[a-z][a-z0-9_]{0,39}$",
+    "must consist of at most 40 small letters from a to z, digits and '_', and begin with a letter,"
+    " such as top_share",
+)
+"""What a user may call what own code measures or makes."""
+
 _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?")
 Scalar = bool | int | float | str | None
 """What a keyword argument may be, or a list of it."""
@@ -180,15 +187,18 @@ _NO_ARGUMENTS = {
 }
 
 
-def checked_arguments(values: Any) -> Any:
-    """Return the keyword arguments of a custom optimizer, lists as tuples; ``ValueError`` names
-    what cannot be one."""
+def checked_arguments(values: Any, refused: Mapping[str, str] = _NO_ARGUMENTS) -> Any:
+    """Return the keyword arguments of own code, lists as tuples; ``ValueError`` names what cannot
+    be one.
+
+    ``refused`` says by name why something is none, by default for a custom optimizer.
+    """
     if not isinstance(values, dict):
         return values
     arguments = {}
     for name, value in values.items():
-        if name in _NO_ARGUMENTS:
-            raise ValueError(f"{name}: not among the arguments; {_NO_ARGUMENTS[name]}")
+        if name in refused:
+            raise ValueError(f"{name}: not among the arguments; {refused[name]}")
         for entry in value if isinstance(value, list | tuple) else (value,):
             if not isinstance(entry, Scalar) or (isinstance(entry, float) and not isfinite(entry)):
                 raise ValueError(
@@ -249,7 +259,7 @@ class LaterSettings(Settings):
         return {
             name: v
             for name, v in values.items()
-            if name not in self.later or v != fields[name].default
+            if name not in self.later or getattr(self, name) != fields[name].default
         }
 
 

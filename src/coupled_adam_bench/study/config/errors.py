@@ -32,6 +32,8 @@ _WITHOUT_VALUE = (
     "too_short",
 )
 
+_PLUG_INS_NOW = ("target_loss", "target_sd")
+"""Settings of earlier versions that a plug-in took the place of."""
 _IN_WORDS: dict[str, str] = {}
 """What each pattern of a setting allows."""
 _SHORT = reprlib.Repr()
@@ -159,6 +161,8 @@ def _message(problem: ErrorDetails, root: type[BaseModel]) -> str:
 
 def _unknown_key(location: Location, root: type[BaseModel]) -> str:
     key = str(location[-1])
+    if key in _PLUG_INS_NOW:
+        return 'is a plug-in now; CHANGELOG.md says under "What went before" how to name it'
     allowed = [name for section in _sections(location[:-1], root) for name in section.model_fields]
     close = difflib.get_close_matches(key, allowed, n=1)
     return (

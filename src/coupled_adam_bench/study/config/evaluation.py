@@ -11,6 +11,7 @@ from coupled_adam_bench.store.markup import latex_escape
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.stages import OWN_METRICS_STAGE
 from coupled_adam_bench.study.config.base import (
+    OWN_NAME_PATTERN,
     DottedPath,
     Label,
     Line,
@@ -21,15 +22,9 @@ from coupled_adam_bench.study.config.base import (
     duplicates,
     not_bool,
 )
-from coupled_adam_bench.study.config.errors import in_words
 from coupled_adam_bench.study.presets import PAPER_TASKS
 from embedding_geometry.word_lists import PAPER_LISTS
 
-_METRIC_PATTERN = in_words(
-    r"^[a-z][a-z0-9_]{0,39}$",
-    "must consist of at most 40 small letters from a to z, digits and '_', and begin with a letter,"
-    " such as top_share",
-)
 Column = Annotated[int, Field(ge=0, le=1000), BeforeValidator(not_bool)]
 
 
@@ -42,7 +37,7 @@ class OwnMetric(Settings):
     in the training text.
     """
 
-    name: Annotated[str, Field(pattern=_METRIC_PATTERN)]
+    name: Annotated[str, Field(pattern=OWN_NAME_PATTERN)]
     """Name in results, and in the columns of tables."""
     path: DottedPath
     """Module and function, of an installed package or of a file in the folder in which the study is

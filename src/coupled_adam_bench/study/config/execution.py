@@ -1,7 +1,7 @@
 """The sections of a study that change no run: how the work is done, what ``plan`` computes with,
 and what is tested."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -9,10 +9,12 @@ from coupled_adam_bench.machine.gpus import GPUS
 from coupled_adam_bench.study.config.base import (
     MAX_SEQUENCES,
     MAX_STEPS,
+    LaterSettings,
     Settings,
     Term,
     not_bool,
 )
+from coupled_adam_bench.study.config.plug_ins import PlugIns
 
 _MAX_THREADS = 1024
 """Largest number of threads, processes or GPUs; it stops a typing error from overloading the
@@ -24,9 +26,11 @@ soon: after the two minutes that we assume until its first step. A job that is a
 it would go back into the queue for ever."""
 
 
-class Execution(Settings):
+class Execution(LaterSettings):
     """How the work is done. No setting here changes a number beyond float error or is part of a
     cell's id."""
+
+    later: ClassVar[tuple[str, ...]] = ("measurements",)
 
     train_threads: int = Field(1, gt=0, le=_MAX_THREADS)
     """CPU threads of each training process."""
@@ -76,6 +80,8 @@ class Execution(Settings):
     """Measurements of the embedding's geometry, and of the steps of its rows, in each tenfold of
     steps: 4 for the steps 1, 2, 3, 6, 10, 18 and so on; 0: none. All processes wait for each, which
     takes seconds on the CPU for a large matrix."""
+    measurements: PlugIns = ()
+    """Measurements along training of the study's own (docs/plugins.md)."""
     checkpoint_every: int = Field(1000, gt=0, le=MAX_STEPS)
     """Steps between checkpoints."""
     track_seconds: float | None = Field(60.0, ge=1, le=24 * 3600)
@@ -151,11 +157,13 @@ class Budget(Settings):
 BoldRule = Literal["paper", "paired", "holm"]
 
 
-class StatisticsSettings(Settings):
+class StatisticsSettings(LaterSettings):
     """How optimizers are compared. No setting here changes a run or what is measured in it.
 
     All studies of a results folder have the same.
     """
+
+    later: ClassVar[tuple[str, ...]] = ("files", "figures")
 
     bold: BoldRule = "paper"
     """What decides whether a value is bold in tables with a test. ``paper``: Student's t-test with
@@ -166,11 +174,8 @@ class StatisticsSettings(Settings):
     """By metric, in its unit, the difference that does not matter, such as ``loss: 0.01``. Two
     optimizers are then tested for being equivalent: for a difference within it. Metrics that are
     not named are not tested so."""
-    target_loss: Annotated[float, Field(gt=0), BeforeValidator(not_bool)] | None = None
-    """A validation loss in nats per token. The report then says after how many tokens each run
-    reached it, and tests whether the runs of an optimizer end below it, as speedruns accept a
-    record. It needs ``execution.eval_every``."""
-    target_sd: Annotated[float, Field(gt=0), BeforeValidator(not_bool)] | None = None
-    """Standard deviation of the validation loss over seeds, where it is known from elsewhere: the
-    test against the target is then a z-test, for which one run is enough. By default it is
-    estimated from the runs."""
+    files: PlugIns = ()
+    """Statistics of the study's own: each a CSV file with a section of the report
+    (docs/plugins.md)."""
+    figures: PlugIns = ()
+    """Figures of the study's own (docs/plugins.md)."""

@@ -46,17 +46,6 @@ def _table_errors(study: "Study") -> Iterator[str]:
             f"statistics.margins: {', '.join(unknown)} is nothing that this study measures;"
             f" there are {', '.join(study.metrics)}"
         )
-    if study.statistics.target_sd is not None and study.statistics.target_loss is None:
-        yield (
-            "statistics.target_sd: there is no target that losses are compared with; give"
-            " target_loss too"
-        )
-    if study.statistics.target_loss is not None and study.execution.eval_every is None:
-        yield (
-            f"statistics.target_loss: {study.statistics.target_loss} is compared with the"
-            " validation loss, which is not measured; give execution.eval_every a number of"
-            " steps, or leave out the target"
-        )
 
 
 def _grid_errors(study: "Study") -> Iterator[str]:

@@ -1,5 +1,9 @@
-"""When each run reaches the target loss, and whether an optimizer's runs end below it:
-``target.csv``.
+"""A plug-in (docs/plugins.md): when each run reaches a target loss, and whether an optimizer's runs
+end below it, as ``target.csv`` and a section of the report.
+
+    statistics:
+      files:
+        - {name: target, path: research.plugins.target.Target, arguments: {loss: 3.28, sd: 0.0013}}
 
 The loss is the validation loss of training. A run reaches the target at the first measured step
 whose loss is at or under it; nothing is interpolated, so the step is known to within
@@ -10,7 +14,7 @@ at which the test says that the mean of their losses is below the target.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from markupsafe import Markup
 
@@ -31,13 +35,14 @@ from coupled_adam_bench.statistics.declared import (
     ALL_SEEDS,
     Material,
     Row,
-    Section,
     Statistic,
 )
+from coupled_adam_bench.statistics.plug_ins import StatisticPlugIn
 from coupled_adam_bench.statistics.student import NO_SPREAD, one_sided_p, t_ratio
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
 from coupled_adam_bench.study.cells import Cell, readable_count
+from coupled_adam_bench.study.plan import Plan
 
 ACCEPTED_P = 0.001
 """Level of the test that accepts runs (modded-nanogpt, records/track_3_optimization, rule 3)."""
@@ -147,20 +152,6 @@ def _optimizer_rows(
     }
 
 
-def target_rows(material: Material) -> Iterator[dict[str, Any]]:
-    """Yield the rows of ``target.csv``, none without a target."""
-    target, sd = material.plan.statistics.target_loss, material.plan.statistics.target_sd
-    if target is None:
-        return
-    for groups in material.study.layout.groups.values():
-        for group in groups:
-            for key, cells in group.cells.items():
-                place = group.columns | {"optimizer": key, "target": target}
-                yield from (
-                    place | row for row in _optimizer_rows(cells, material.runs, target, sd)
-                )
-
-
 def _count(tokens: float) -> str:
     return MISSING if math.isnan(tokens) else readable_count(round(tokens))
 
@@ -169,53 +160,23 @@ def _loss(row: Row) -> str:
     return str(shorthand(Sample(row["n"], row["loss"], row["sd"]), digits=4))
 
 
-def _blocks(material: Material) -> Iterator[Block]:
-    target, sd = material.plan.statistics.target_loss, material.plan.statistics.target_sd
-    if target is None or not material.study.layout.groups:
-        return
-    test = "<i>t</i>-test" if sd is None else f"<i>z</i>-test with the standard deviation {sd:g}"
-    yield Text(
-        Markup(
-            "The target of the study is a validation loss of {} nats per token. A run reaches it at"
-            " the first measured step whose loss is at or under it. The <i>p</i> is that of a"
-            " one-sided one-sample {} over seeds: small if the runs of an optimizer end below the"
-            " target, by which speedruns accept a record. The runs of an optimizer are accepted at"
-            " the first step at which the <i>p</i> of their losses there is below {}. The runs one"
-            ' by one are in <a href="../target.csv">target.csv</a>.'
-        ).format(f"{target:g}", Markup(test), f"{ACCEPTED_P:g}")
-    )
-    # The columns read this only when a grid is drawn, and the loop below has filled it by then.
-    first: dict[Any, float] = {}
-    columns: list[Column[Row]] = [
-        *PLACE_COLUMNS,
-        Column("Optimizer", label_in("optimizer"), "row"),
-        Column(
-            "runs that reach it",
-            lambda row: f"{row['n_reached']} of {row['n']}",
-            "number",
-        ),
-        Column("mean tokens", lambda row: _count(row["tokens"]), "number"),
-        Column(
-            "of the first",
-            lambda row: fixed(row["tokens"] / first[row[GROUP].place], 2),
-            "number",
-        ),
-        Column("accepted at step", lambda row: fixed(row["accepted_step"], 0), "number"),
-        Column("final loss", _loss, "number"),
-        Column(Markup("<i>p</i>"), lambda row: p_value(row["p_value"], ACCEPTED_P), "number"),
-        Column("Remark", lambda row: row["reason"], "wrap"),
-    ]
-    for table, rows in material.by_table(STATISTIC):
-        runs = [row for row in rows if row["seed"] == ALL_SEEDS]
-        for row in runs:
-            first.setdefault(row[GROUP].place, row["tokens"])
-        yield Heading(table.title)
-        yield Grid(f"Tokens to a target, {table.title}", columns, runs, tall=True)
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name}: must be a number above 0, not {value!r}")
+    return float(value)
 
 
-STATISTIC = Statistic(
-    file="target.csv",
-    columns={
+class Target(StatisticPlugIn):
+    """Tokens to a target ``loss`` in nats per token.
+
+    ``sd`` is the standard deviation of the validation loss over seeds, where it is known from
+    elsewhere: the test against the target is then a z-test, for which one run is enough. By default
+    it is estimated from the runs.
+    """
+
+    contract = 1
+    title = "Tokens to a target"
+    columns: ClassVar[Mapping[str, type]] = {
         "table": str,
         "n_params": int,
         "n_tokens": int,
@@ -236,8 +197,75 @@ STATISTIC = Statistic(
         "model": str,
         "data": str,
         "recipe": str,
-    },
-    key=(*GROUP_COLUMNS, "optimizer", "seed"),
-    rows=target_rows,
-    section=Section("target", "Tokens to a target", _blocks),
-)
+    }
+    key = (*GROUP_COLUMNS, "optimizer", "seed")
+
+    def __init__(self, loss: float, sd: float | None = None) -> None:
+        self.loss = _positive("loss", loss)
+        self.sd = None if sd is None else _positive("sd", sd)
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a study whose runs measure no validation loss."""
+        for study in plan.studies.values():
+            if study.execution.eval_every is None:
+                raise ValueError(
+                    f"the target {self.loss:g} is compared with the validation loss, which"
+                    f" {study.name} does not measure; give execution.eval_every a number of steps,"
+                    " or leave out the plug-in"
+                )
+
+    def rows(self, material: Material) -> Iterator[dict[str, Any]]:
+        """Yield a row for each seed of an optimizer, and one for all seeds."""
+        for groups in material.study.layout.groups.values():
+            for group in groups:
+                for key, cells in group.cells.items():
+                    place = group.columns | {"optimizer": key, "target": self.loss}
+                    for row in _optimizer_rows(cells, material.runs, self.loss, self.sd):
+                        yield place | row
+
+    def blocks(self, material: Material, statistic: Statistic) -> Iterator[Block]:
+        """Yield what the test is, and a line for each optimizer."""
+        if not material.study.layout.groups:
+            return
+        test = (
+            "<i>t</i>-test"
+            if self.sd is None
+            else f"<i>z</i>-test with the standard deviation {self.sd:g}"
+        )
+        yield Text(
+            Markup(
+                "The target of the study is a validation loss of {} nats per token. A run reaches"
+                " it at the first measured step whose loss is at or under it. The <i>p</i> is that"
+                " of a one-sided one-sample {} over seeds: small if the runs of an optimizer end"
+                " below the target, by which speedruns accept a record. The runs of an optimizer"
+                " are accepted at the first step at which the <i>p</i> of their losses there is"
+                ' below {}. The runs one by one are in <a href="../target.csv">target.csv</a>.'
+            ).format(f"{self.loss:g}", Markup(test), f"{ACCEPTED_P:g}")
+        )
+        # The columns read this only when a grid is drawn, and the loop below has filled it by then.
+        first: dict[Any, float] = {}
+        columns: list[Column[Row]] = [
+            *PLACE_COLUMNS,
+            Column("Optimizer", label_in("optimizer"), "row"),
+            Column(
+                "runs that reach it",
+                lambda row: f"{row['n_reached']} of {row['n']}",
+                "number",
+            ),
+            Column("mean tokens", lambda row: _count(row["tokens"]), "number"),
+            Column(
+                "of the first",
+                lambda row: fixed(row["tokens"] / first[row[GROUP].place], 2),
+                "number",
+            ),
+            Column("accepted at step", lambda row: fixed(row["accepted_step"], 0), "number"),
+            Column("final loss", _loss, "number"),
+            Column(Markup("<i>p</i>"), lambda row: p_value(row["p_value"], ACCEPTED_P), "number"),
+            Column("Remark", lambda row: row["reason"], "wrap"),
+        ]
+        for table, rows in material.by_table(statistic):
+            runs = [row for row in rows if row["seed"] == ALL_SEEDS]
+            for row in runs:
+                first.setdefault(row[GROUP].place, row["tokens"])
+            yield Heading(table.title)
+            yield Grid(f"Tokens to a target, {table.title}", columns, runs, tall=True)

@@ -8,19 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+from research.plugins.target import below_target, first_accepted, first_reached
 from sections import tables_of
 
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.declared import Material, Statistic
+from coupled_adam_bench.statistics.plug_ins import own_statistics
 from coupled_adam_bench.statistics.student import NO_SPREAD
-from coupled_adam_bench.statistics.target import (
-    STATISTIC,
-    below_target,
-    first_accepted,
-    first_reached,
-)
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
@@ -150,11 +146,22 @@ def test_how_often_runs_at_the_target_are_accepted(n_steps, correlation, low, hi
     assert low < (means < largest).any(axis=1).mean() < high
 
 
+def targets(**arguments: Any) -> dict[str, Any]:
+    """Return the section of a study that names the plug-in."""
+    entry = {"name": "target", "path": "research.plugins.target.Target", "arguments": arguments}
+    return {"files": [entry]}
+
+
+def statistic_of(material: Material) -> Statistic:
+    (statistic,) = own_statistics(material.plan)
+    return statistic
+
+
 @pytest.fixture
 def plan(tiny_study: Any) -> Plan:
     (model,) = tiny_study()["models"]
     models = [model | {"label": "<script> & 100 % _ü_"}]
-    return make_plan(parse_study(tiny_study(models=models, statistics={"target_loss": 3.0})))
+    return make_plan(parse_study(tiny_study(models=models, statistics=targets(loss=3.0))))
 
 
 def write_histories(plan: Plan, runs: Path) -> None:
@@ -180,7 +187,9 @@ def material_of(plan: Plan, folder: Path) -> Material:
 def test_the_file_and_the_section(plan: Plan, tmp_path: Path) -> None:
     write_histories(plan, tmp_path / "runs")
     material = material_of(plan, tmp_path)
-    of = {(row["optimizer"], row["seed"]): row for row in material.rows(STATISTIC)}
+    statistic = statistic_of(material)
+    assert statistic.file == "target.csv"
+    of = {(row["optimizer"], row["seed"]): row for row in material.rows(statistic)}
     assert list(of) == [
         (key, seed) for key in ("adamw", "coupled_adam") for seed in ("1", "2", "3", "all")
     ]
@@ -196,33 +205,37 @@ def test_the_file_and_the_section(plan: Plan, tmp_path: Path) -> None:
     )
     expected = scipy.stats.ttest_1samp([3.2, 3.1, 3.0], 3.0, alternative="less").pvalue
     assert coupled["p_value"] == pytest.approx(expected)
-    ((adam_line, coupled_line),) = tables_of(STATISTIC, material)
+    ((adam_line, coupled_line),) = tables_of(statistic, material)
     assert adam_line[3:8] == ["2 of 3", "-", "-", "-", "3.1000 (3464)"]
     assert coupled_line[3:8] == ["3 of 3", "1.92K", "-", "30", "3.1000 (1000)"]
 
 
 def test_a_known_standard_deviation_in_the_file(tiny_study: Any, tmp_path: Path) -> None:
-    plan = make_plan(parse_study(tiny_study(statistics={"target_loss": 3.0, "target_sd": 0.01})))
+    plan = make_plan(parse_study(tiny_study(statistics=targets(loss=3.0, sd=0.01))))
     write_histories(plan, tmp_path / "runs")
-    rows = material_of(plan, tmp_path).rows(STATISTIC)
+    material = material_of(plan, tmp_path)
+    rows = material.rows(statistic_of(material))
     accepted = {(row["optimizer"], row["seed"]): row["accepted_step"] for row in rows}
     assert accepted["coupled_adam", "all"] == 30
     assert math.isnan(accepted["coupled_adam", "1"])  # it is that of all runs
     assert math.isnan(accepted["adamw", "all"])
 
 
-def test_without_a_target_there_is_nothing(tiny_plan: Plan, tmp_path: Path) -> None:
-    material = material_of(tiny_plan, tmp_path)
-    assert material.rows(STATISTIC) == []
-    assert tables_of(STATISTIC, material) == []
+def test_without_a_target_there_is_nothing(tiny_plan: Plan) -> None:
+    assert own_statistics(tiny_plan) == []
 
 
 def test_a_target_needs_a_validation_loss(tiny_study: Any) -> None:
     execution = tiny_study()["execution"] | {"eval_every": None}
+    settings = tiny_study(statistics=targets(loss=3), execution=execution)
     with pytest.raises(
-        ValueError, match=r"statistics\.target_loss: 3\.0 .* give execution\.eval_every"
+        ValueError,
+        match=r"statistics\.files\.0: .*Target: the target 3 .* give execution\.eval_every",
     ):
-        parse_study(tiny_study(statistics={"target_loss": 3}, execution=execution))
-    parse_study(tiny_study(execution=execution))
-    with pytest.raises(ValueError, match=r"statistics\.target_sd: there is no target"):
-        parse_study(tiny_study(statistics={"target_sd": 0.01}))
+        own_statistics(make_plan(parse_study(settings)))
+    with pytest.raises(ValueError, match=r"arguments: missing a required argument: 'loss'"):
+        own_statistics(make_plan(parse_study(tiny_study(statistics=targets(sd=0.01)))))
+    for wrong in (0, -1, "low", True):
+        plan = make_plan(parse_study(tiny_study(statistics=targets(loss=wrong))))
+        with pytest.raises(ValueError, match=r"loss: must be a number above 0"):
+            own_statistics(plan)

@@ -1,0 +1,52 @@
+"""Statistics that a study brings: classes of its own, each a CSV file with a section of the
+report."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+from coupled_adam_bench.page.blocks import Block
+from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plug_ins import PlanContract, made_for
+
+
+class StatisticPlugIn(PlanContract, ABC):
+    """A statistic of a study's own; it is called with the arguments that the study gives."""
+
+    title: ClassVar[str]
+    """The title of its section."""
+    columns: ClassVar[Mapping[str, type]]
+    """The columns of its file, with the types of their values."""
+    key: ClassVar[tuple[str, ...]]
+    """The columns that tell a row from all others."""
+
+    @abstractmethod
+    def rows(self, material: Material) -> Iterable[Row]:
+        """Yield the rows of the file."""
+
+    @abstractmethod
+    def blocks(self, material: Material, statistic: Statistic) -> Iterable[Block]:
+        """Yield what the section shows, nothing for no section.
+
+        ``material.rows(statistic)`` and ``material.by_table(statistic)`` have the rows.
+        """
+
+
+def own_statistics(plan: Plan) -> list[Statistic]:
+    """Return the statistics that the study brings, in its order; ``ValueError`` names the field of
+    one that breaks the contract."""
+    found = []
+    for index, entry in enumerate(plan.statistics.files):
+        plug_in = made_for(plan, f"statistics.files.{index}", entry, StatisticPlugIn)  # type: ignore[type-abstract]
+        found.append(_declared(entry.name, plug_in))
+    return found
+
+
+def _declared(name: str, plug_in: StatisticPlugIn) -> Statistic:
+    def blocks(material: Material) -> Iterable[Block]:
+        return plug_in.blocks(material, statistic)
+
+    section = Section(f"plug-in-{name}", plug_in.title, blocks)
+    statistic = Statistic(f"{name}.csv", plug_in.columns, plug_in.key, plug_in.rows, section)
+    return statistic
