@@ -76,7 +76,7 @@ def test_a_job_that_would_wait_for_ever_is_named(finished, slurm_cluster, tmp_pa
         assert process.wait(60) == 1
     said = cluster.log.read_text()
     assert "prepare asks for 500, as your settings say, and may wait for ever" in said
-    assert "it asks for 500 minutes, more than partition short gives" in said
+    assert "the job asks for 500 minutes, more than partition short gives" in said
     assert "--set-resources prepare:runtime=MINUTES" in said
     assert cluster.jobs("PENDING", "RUNNING") == []
 

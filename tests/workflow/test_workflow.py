@@ -41,7 +41,6 @@ def test_the_contract_of_files(finished):
         "tables/table1.tex",
         "tables/table1.html",
         "occupancy.csv",
-        "target.csv",
         "shares.csv",
         "report/index.html",
     ):
