@@ -8,6 +8,6 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /bench
 COPY . .
-RUN pip install --no-cache-dir -c constraints.txt -e packages/coupled-adam -e packages/embedding-geometry -e packages/coupled-adam-registry -e '.[pipeline]'
+RUN pip install --no-cache-dir -c constraints.txt -e '.[pipeline]' -e packages/coupled-adam -e packages/embedding-geometry -e packages/coupled-adam-registry
 ENTRYPOINT ["snakemake"]
 CMD ["--cores", "all"]

@@ -16,6 +16,7 @@ VENV := .venv
 RUN = PATH="$$PWD/$(VENV)/bin:$$PATH"
 SNAKEFILES := Snakefile workflow/Snakefile rules
 # Our optimizer, our measure and our registry are distributions of their own, which are on no index.
+# The bench stands before them in each call: else pip looks for it on an index when the registry asks for it.
 PACKAGES := -e packages/coupled-adam -e packages/embedding-geometry -e packages/coupled-adam-registry
 
 .DEFAULT_GOAL := help
@@ -137,12 +138,12 @@ $(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml) constraints.txt
 	@echo "PyTorch for CUDA, which pip takes on Linux, or 2.2 GB with \`make install TORCH=cpu\`. It takes some minutes."
 	@echo "All that pip says is in $(INSTALL_LOG)."
 	@$(call install,setuptools)
-	@$(call install,--no-build-isolation $(PACKAGES) -e '.[pipeline]')
+	@$(call install,--no-build-isolation -e '.[pipeline]' $(PACKAGES))
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
 	@echo "Installing what tests and lint need."
-	@$(call install,--no-build-isolation $(PACKAGES) -e '.[pipeline$(comma)dev]')
+	@$(call install,--no-build-isolation -e '.[pipeline$(comma)dev]' $(PACKAGES))
 	@touch $@
 
 # The newest PyTorch, with its own Triton, and not from the index of the CPU build: what a user gets without our pins.
@@ -151,7 +152,7 @@ $(CUDA_STAMP): $(STAMP)
 	.venv/bin/python -m venv .venv-cuda
 	grep -Ev '^(torch|triton)==' constraints.txt > .venv-cuda/constraints.txt
 	env -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS .venv-cuda/bin/python -m pip install --quiet \
-	  -c .venv-cuda/constraints.txt --upgrade torch $(PACKAGES) -e '.[pipeline,dev]'
+	  -c .venv-cuda/constraints.txt --upgrade torch -e '.[pipeline,dev]' $(PACKAGES)
 	.venv-cuda/bin/python -c 'import torch; assert torch.version.cuda, f"PyTorch {torch.__version__} is not built for CUDA"'
 	@touch $@
 

@@ -2,17 +2,24 @@
 begin with."""
 
 import argparse
+import sys
 
 from coupled_adam_bench.cli.command import AddCommand, positive
 
 
-def _compare(arguments: argparse.Namespace) -> None:
+def _compare(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.study.config.reading import read_text
     from coupled_adam_bench.tools.compare import compare
 
     options = ("seeds", "name", "cores")
     given = {name: getattr(arguments, name) for name in options if name in arguments}
-    print(compare([read_text(text) for text in arguments.optimizers], **given))
+    try:
+        print(compare([read_text(text) for text in arguments.optimizers], **given))
+    except RuntimeError as error:
+        # Snakemake has said why, and a traceback of ours would hide it.
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _new(arguments: argparse.Namespace) -> None:

@@ -150,6 +150,13 @@ def test_a_wrong_class_has_the_sentence_of_a_study_and_trains_nothing(small, pat
     assert not (small / "results" / "runs").exists()
 
 
+def test_the_command_tells_a_wrong_class_without_a_traceback(small, capfd):
+    assert main(["compare", "adamw", "my_module.Mien", "--seeds", "2"]) == 1
+    said = capfd.readouterr().err
+    assert "'my_module' has no 'Mien'" in said and "error: " in said
+    assert "Traceback" not in said
+
+
 def test_ctrl_c_keeps_what_is_there_and_the_same_call_goes_on(small):
     values = yaml.safe_load(module._SHIPPED.read_text())
     values["grid"][0]["tokens"] = [{"steps": 20000}]
