@@ -155,7 +155,7 @@ def test_a_library_is_named_only_where_it_belongs(library):
 
 
 def test_the_registry_stands_above_the_bench():
-    """Where it is not installed the bench goes on: one module asks for it, in functions."""
+    """The bench runs without the registry: one module asks for it, in functions."""
     users = {
         module
         for module in MODULES

@@ -20,7 +20,7 @@ from coupled_adam_bench.models.cross_entropy import IGNORED
 # of the 50 MB of cache that Hopper has.
 BLOCK, N_WARPS = 8192, 32
 _LOWEST = tl.constexpr(-3e38)
-"""Where maxima begin: finite, so that its difference to itself is 0."""
+"""The value from which maxima begin; it is finite, so that its difference to itself is 0."""
 _SMALL_LOSS = tl.constexpr(0.01)
 _TRITON_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 

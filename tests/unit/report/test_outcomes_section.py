@@ -236,7 +236,7 @@ def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
 
 
 def test_three_sentences_say_it_in_words(tiny_plan: Plan, tmp_path: Path) -> None:
-    """Where an interval contains no difference, no sentence says that one is better."""
+    """No sentence calls an optimizer better if the interval of the difference contains 0."""
 
     def value(cell: Any, task: str, name: str) -> float:
         if cell.optimizer.name == "adamw" or task == CENTERED:
