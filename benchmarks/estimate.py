@@ -6,9 +6,9 @@ nothing.
 
 from pathlib import Path
 
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import load_any_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import load_any_study
 from coupled_adam_bench.tools.estimate.public_logs import public_logs, public_residual
 from coupled_adam_bench.tools.estimate.roofline import step_parts
 from coupled_adam_bench.tools.estimate.speed import estimated_mfu

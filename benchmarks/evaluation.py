@@ -28,9 +28,9 @@ from typing import Any
 from allocator import SETTINGS
 
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study import cells
-from coupled_adam_bench.study.config import Study, parse_study
-from coupled_adam_bench.study.presets import PAPER_TASKS
+from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
+from coupled_adam_bench.study.plan import cells
+from coupled_adam_bench.study.settings import Study, parse_study
 
 NO_TEXT = "benchmark-0123456789"
 """The id of data without a text, of which only the tokenizer is there."""

@@ -26,7 +26,7 @@ from coupled_adam_bench.machine.device import lacks_bf16
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.cross_entropy import ChunkLoss
 from coupled_adam_bench.models.export import save_model
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan.cells import Cell
 
 FP32, BF16_KERNEL = 1e-6, 2**-8
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}

@@ -45,10 +45,10 @@ from coupled_adam_bench.records.kept import (
 from coupled_adam_bench.records.stored import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, write_text
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Study
-from coupled_adam_bench.study.dotted import compiled_anew
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.dotted import compiled_anew
+from coupled_adam_bench.study.settings import Study
 
 BOOTSTRAP_ITERS = 2
 """With any number above 0, lm-eval reports the standard error of a mean in closed form; bootstraps

@@ -21,7 +21,7 @@ from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest
 from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.evaluation.ties import Response
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.settings import Study
 
 ADVICE = "leave the task out of evaluation.downstream.tasks"
 

@@ -27,7 +27,7 @@ from coupled_adam_bench.evaluation.calibration import (
 )
 from coupled_adam_bench.records.kept import WINDOWS, WindowLosses, pack_windows
 from coupled_adam_bench.records.stored import Evaluation, ResultRow, row
-from coupled_adam_bench.study.catalog.metrics import (
+from coupled_adam_bench.study.catalogue.metrics import (
     BAND_NAMES,
     BAND_SHARES,
     BANDS,

@@ -14,7 +14,7 @@ from coupled_adam_bench.evaluation.task_files import (
     shots_of,
 )
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.settings import Study
 from embedding_geometry.user_files import check_no_pointer
 
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")

@@ -15,7 +15,7 @@ from coupled_adam_bench.evaluation import downstream
 from coupled_adam_bench.evaluation.downstream import load_tasks, try_tasks
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_json
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.settings import parse_study
 
 DATA_ID = "words-0123456789"
 END = "<|endoftext|>"

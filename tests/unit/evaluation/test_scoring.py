@@ -30,7 +30,7 @@ from coupled_adam_bench.evaluation.scoring import (
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model, save_model
 from coupled_adam_bench.store.files import read_json, write_json
-from coupled_adam_bench.study.config import Model, parse_study
+from coupled_adam_bench.study.settings import Model, parse_study
 
 SEQ_LEN, VOCAB_SIZE, SEQUENCES = 24, 11, 3
 MODELS = {"gpt2": {"tied": True}, "stablelm": {"tied": False}}

@@ -16,8 +16,8 @@ from coupled_adam_bench.evaluation.task_files import (
     read_task,
     task_contents,
 )
-from coupled_adam_bench.study.config import parse_study
-from coupled_adam_bench.study.presets import PAPER_TASKS
+from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
+from coupled_adam_bench.study.settings import parse_study
 
 
 def study(**changes):

@@ -36,9 +36,9 @@ from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.study.catalog.metrics import of_text
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import of_text
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 OF_ALL = {
     "loss_accuracy",

@@ -15,8 +15,8 @@ import torch
 
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.config import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
+from coupled_adam_bench.study.settings import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.tools.estimate.cell import own_parts, prepare_minutes, trunk_part
 from coupled_adam_bench.tools.estimate.public_logs import residual_of
 from coupled_adam_bench.tools.estimate.speed import (
