@@ -21,7 +21,6 @@ from coupled_adam_bench.report.figures import (
     FIGURES,
     figures_of,
     scaled_places,
-    write_figures,
 )
 from coupled_adam_bench.report.figures.curves import (
     calibration,
@@ -32,6 +31,7 @@ from coupled_adam_bench.report.figures.curves import (
 from coupled_adam_bench.report.figures.histories import draw_mean, geometry, training
 from coupled_adam_bench.report.figures.sizes import embeddings, plane, scale
 from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, lay_out, panels
+from coupled_adam_bench.report.figures.write import write_figures
 from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults

@@ -12,7 +12,8 @@ from coupled_adam_bench.study.settings.errors import for_each, validate
 from coupled_adam_bench.study.settings.execution import Budget, Execution, StatisticsSettings
 from coupled_adam_bench.study.settings.protocols import Protocol
 from coupled_adam_bench.study.settings.reading import read_study_file
-from coupled_adam_bench.study.settings.study import Study, StudyName, parse_study
+from coupled_adam_bench.study.settings.sections import StudyName
+from coupled_adam_bench.study.settings.study import Study, parse_study
 from embedding_geometry.user_files import is_hidden
 
 _FOR_ALL = {"protocol", "paths", "execution", "budget", "statistics"}
