@@ -154,7 +154,8 @@ def spread(tasks: dict[str, Any], limit: int) -> None:
 def measure(side: str, study: Study, device: str, limit: int) -> dict[str, Any]:
     """Score all tasks; return seconds and documents of each, and the memory before and at the
     peak."""
-    from coupled_adam_bench.evaluation.downstream import load_tasks, run_tasks
+    from coupled_adam_bench.evaluation.task_loading import load_tasks
+    from coupled_adam_bench.evaluation.task_scores import run_tasks
 
     found: dict[str, Any] = {"tasks": {}, "documents": []}
     with load_tasks(study, data_id(study)) as loaded:

@@ -31,7 +31,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.tokenizers import save_tokenizer
-from coupled_adam_bench.evaluation.task_files import find_tasks, read_task
+from coupled_adam_bench.evaluation.task_files import find_tasks
+from coupled_adam_bench.evaluation.task_yaml import read_task
 from coupled_adam_bench.store.files import read_json, sha256_file
 from coupled_adam_bench.study.plan.cells import data_digest, data_id
 from coupled_adam_bench.study.plan.inputs import fingerprints, text_files, tokenizer_identity

@@ -131,7 +131,8 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.tools.verify.verify import parse_config, parse_tolerances, verify
+    from coupled_adam_bench.tools.verify.options import parse_config, parse_tolerances
+    from coupled_adam_bench.tools.verify.verify import verify
 
     return verify(
         arguments.manifest,

@@ -14,13 +14,8 @@ from typing import Any
 
 from coupled_adam_bench.data.check import WORD_PAIRS
 from coupled_adam_bench.evaluation.task_data import mirrored_task, plan_tasks
-from coupled_adam_bench.evaluation.task_files import (
-    TaskFile,
-    find_tasks,
-    installed,
-    shots_of,
-    task_contents,
-)
+from coupled_adam_bench.evaluation.task_digests import task_contents
+from coupled_adam_bench.evaluation.task_files import TaskFile, find_tasks, installed, shots_of
 from coupled_adam_bench.store.files import cached_by_file, digest
 from coupled_adam_bench.study.plan.dotted import code_of
 from coupled_adam_bench.study.settings import Downstream, Study, WordSimilaritySet

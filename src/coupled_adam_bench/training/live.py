@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
 from coupled_adam_bench.models.cross_entropy import IGNORED
-from coupled_adam_bench.study.catalogue.metrics import BAND_NAMES, BAND_SHARES
+from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES
 from coupled_adam_bench.study.catalogue.names import VALIDATION_LOSS as VALIDATION_LOSS
 from coupled_adam_bench.study.plan.schedule import learning_rate_factor
 from coupled_adam_bench.study.settings import AdamWSettings, Execution

@@ -21,13 +21,8 @@ from coupled_adam_bench.models.cross_entropy import token_cross_entropy
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalogue.metrics import (
-    BAND_NAMES,
-    BAND_SHARES,
-    BANDS,
-    RAREST,
-    of_text,
-)
+from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES, BANDS, RAREST
+from coupled_adam_bench.study.catalogue.metrics import of_text
 from coupled_adam_bench.study.catalogue.stages import STAGES
 from embedding_geometry.frequency import bands_of_tokens, frequency_bins
 

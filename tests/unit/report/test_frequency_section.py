@@ -12,7 +12,8 @@ from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.study.catalogue.metrics import BANDS, METRICS, Metric
+from coupled_adam_bench.study.catalogue.bands import BANDS
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings import parse_study

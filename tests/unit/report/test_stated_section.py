@@ -9,7 +9,7 @@ import pytest
 import yaml
 from sections import html_of, tables_of
 
-from coupled_adam_bench.records.stored import stated_measures
+from coupled_adam_bench.records.stated import stated_measures
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults

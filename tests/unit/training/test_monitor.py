@@ -15,7 +15,7 @@ from coupled_adam_bench.training.monitor import (
     peak_flops,
     peak_memory_bytes,
 )
-from coupled_adam_bench.training.trainer import State
+from coupled_adam_bench.training.state import State
 
 CPU = torch.device("cpu")
 

@@ -36,7 +36,8 @@ from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.shares import LABELS, WHOLE
 from coupled_adam_bench.statistics.shares import STATISTIC as SHARES
-from coupled_adam_bench.study.catalogue.metrics import BANDS, METRICS
+from coupled_adam_bench.study.catalogue.bands import BANDS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan.cells import Cell
 
 Points = list[tuple[float, float]]
