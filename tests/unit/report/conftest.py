@@ -231,7 +231,8 @@ def svg_alone() -> Iterator[None]:
     """Draw figures without their PDF files, which cut the fonts anew and take two thirds of the
     time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "FIGURE_ENDINGS", ("svg",))
+        for module in (figures, write):
+            patch.setattr(module, "FIGURE_ENDINGS", ("svg",))
         yield
 
 
