@@ -249,7 +249,7 @@ def code_of(cells: Iterable[Cell]) -> dict[str, str]:
 
     ``ValueError`` for a name that is none of a module.
     """
-    found = {}
+    found: dict[str, str] = {}
     for cell in cells:
         for entry in cell.optimizer.entries.values():
             code = entry.code if isinstance(entry, CustomSettings) else None

@@ -57,8 +57,8 @@ def _check_results(folder: Path, recorded: Recorded, path: Path) -> DataFrame:
     defined: set[tuple[str, str, MetricKey]] = set()
     for name, cell in plan.cells.items():
         of_study.setdefault(cell.study.name, set()).update(values.get(name, ()))
-        for number, value in values.get(name, {}).items():
-            if math.isfinite(value):
+        for number, measured in values.get(name, {}).items():
+            if math.isfinite(measured):
                 defined.add((cell.data_id, cell.model.name, number))
     for name, cell in plan.cells.items():
         status = recorded.cells[name]["status"]
