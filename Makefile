@@ -82,7 +82,7 @@ docs: $(DOCS_STAMP)  ## Build the site of the pages into site/; python -m http.s
 
 check: lint registry test  ## Run lint, registry and test
 
-schema: $(STAMP)  ## Write the JSON schemas anew, after a change of config/ or of the form of bundles
+schema: $(STAMP)  ## Write the JSON schemas anew, after a change of settings or of the form of bundles
 	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas
 
 examples: $(DEV_STAMP)  ## Make all examples anew after a label or a table changed: golden tables, demo, book, README

@@ -6,12 +6,11 @@ nothing.
 
 from pathlib import Path
 
-from coupled_adam_bench.tools.estimate.quantities import span
-
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings import load_any_study
 from coupled_adam_bench.tools.estimate.public_logs import public_logs, public_residual
+from coupled_adam_bench.tools.estimate.quantities import span
 from coupled_adam_bench.tools.estimate.roofline import step_parts
 from coupled_adam_bench.tools.estimate.speed import estimated_mfu
 from coupled_adam_bench.tools.estimate.study import estimate_study

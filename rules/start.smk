@@ -6,6 +6,7 @@
 import atexit
 
 from coupled_adam_bench.cli import queue, start
+from coupled_adam_bench.cli.planned import planned_work
 from coupled_adam_bench.cli.status import ending, notes_of_data
 from coupled_adam_bench.machine.process import pass_signals_on
 from coupled_adam_bench.machine.slurm import check_slurm
@@ -91,7 +92,7 @@ onstart:
                 logger.warning(said)
         queue.watch_queue(logger.warning)
     LIVE_IMPORTS.append(start.start_live_import(JOBS, planned))
-    said = start.planned_work(JOBS, work, next(map(os.path.relpath, log), ""))
+    said = planned_work(JOBS, work, next(map(os.path.relpath, log), ""))
     if (
         not {"plan", "rehearse", "fetch"} & planned
     ):  # these print, and the line would stand between

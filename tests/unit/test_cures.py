@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from coupled_adam_bench.evaluation.task_yaml import read_task
 from pydantic import BaseModel
 from tokenizers import (
     AddedToken,
@@ -33,6 +32,7 @@ from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.tokenizers import save_tokenizer
 from coupled_adam_bench.evaluation.task_files import find_tasks
+from coupled_adam_bench.evaluation.task_yaml import read_task
 from coupled_adam_bench.store.files import read_json, sha256_file
 from coupled_adam_bench.study.plan.cells import data_digest, data_id
 from coupled_adam_bench.study.plan.inputs import fingerprints, text_files, tokenizer_identity

@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-from coupled_adam_bench.study.catalogue.bands import BANDS
-
 from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
+from coupled_adam_bench.study.catalogue.bands import BANDS
 from coupled_adam_bench.study.catalogue.contents import STATISTICS
 from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.catalogue.tables import PAPER_COLUMNS

@@ -22,6 +22,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     top = argparse.ArgumentParser(prog="coupled-adam-bench", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    # The rehearsal runs the other stages.
+    top.set_defaults(run_stage=main)
     stages = top.add_subparsers(
         title="stages", metavar="STAGE", required=True, parser_class=Command
     )

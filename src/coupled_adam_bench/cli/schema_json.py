@@ -23,7 +23,7 @@ _KINDS: dict[type, Any] = {int: "integer", str: "string", float: ["number", "nul
 
 def study_schema() -> dict[str, Any]:
     """Return the JSON schema of a study file; rules that link fields, such as divisibility, are
-    only in ``config``."""
+    only in the classes of ``study/settings``."""
     _, definitions = models_json_schema(
         [(Study, "validation"), (Composite, "validation")], schema_generator=_WithDocstrings
     )

@@ -101,10 +101,9 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 
 def _rehearse(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.cli import main
     from coupled_adam_bench.tools.rehearsal.miniature import rehearse_plan
 
-    return rehearse_plan(plan_of(arguments), arguments.templates, main)
+    return rehearse_plan(plan_of(arguments), arguments.templates, arguments.run_stage)
 
 
 def _measure(arguments: argparse.Namespace) -> int:

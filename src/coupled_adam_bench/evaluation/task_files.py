@@ -1,25 +1,17 @@
-"""Task files of the lm-evaluation-harness, found, rewritten and hashed without importing it (its
-import takes seconds).
-
-A task is a YAML file; ``!function`` values are Python functions beside it and stay untouched here.
-"""
+"""Task files of the lm-evaluation-harness, found by the names of tasks without importing it (its
+import takes seconds)."""
 
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from glob import glob
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from coupled_adam_bench.store.files import cached_by_file, sha256_once
-from coupled_adam_bench.study.settings.reading import EachKeyOnce
-from embedding_geometry.user_files import check_no_pointer, list_folder
+from coupled_adam_bench.evaluation.task_yaml import read_task
+from embedding_geometry.user_files import list_folder
 
 PAPER_TASK_FILES = {
     "hellaswag": "hellaswag/hellaswag.yaml",
@@ -35,27 +27,11 @@ searched for."""
 OLDER_TASKS = {"0.4.3": Path(__file__).parent / "tasks_v0_4_3"}
 """Our files of those tasks of the paper whose prompts or scores differ in an older lm-eval, by its
 version."""
-LOCAL_READERS = (
-    "arrow", "audiofolder", "conll", "csv", "eval", "fasta", "fastq", "genbank", "harbor", "hdf5",
-    "iceberg", "imagefolder", "json", "lance", "meshfolder", "mmcif", "niftifolder", "pandas",
-    "parquet", "pdb", "pdffolder", "text", "tsfile", "videofolder", "vortex", "webdataset", "xml",
-)  # fmt: skip
-"""The values of ``dataset_path`` that name a format of files, not a data set of the hub, for the
-library `datasets`."""
-MAX_INCLUDES = 50
-"""Length of a chain of task files that include one another, above which it is refused; lm-eval's
-longest has 4."""
 _NAME = re.compile(r"""^["']?(task|group)["']?:[ \t]*["']?([^\s"'#\[]+)""", re.MULTILINE)
 _TAG = re.compile(r"^tag:(.*(?:\n[ \t]*-.*)*)", re.MULTILINE)
 _WORDS = re.compile(r"""[^\s"'#\[\],]+""")
-_FUNCTION = re.compile(r"!function\s+([\w.]+)\.\w+")
 _PASSED_OVER = ".ipynb_checkpoints"
 """The hidden folder that lm-eval does not read."""
-
-StandIn = dict[str, Any]
-"""The settings of a task that includes another and finds its data elsewhere."""
-Digest = tuple[str, str]
-"""Name of a file, without its folder, and the SHA-256 of its contents."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +60,6 @@ def harness_tasks() -> Path:
     spec = find_spec("lm_eval")
     assert spec is not None and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0]) / "tasks"
-
-
-# ---- which file a name stands for ----
 
 
 def find_tasks(
@@ -191,92 +164,6 @@ def _named_in(place: Path) -> Iterator[TaskFile]:
             yield TaskFile(name, path, kind == "group")
 
 
-# ---- what a file says ----
-
-
-class _Loader(EachKeyOnce, yaml.SafeLoader):
-    """SafeLoader that reads ``!function module.name`` as that string."""
-
-
-def _function(loader: _Loader, node: yaml.Node) -> str:
-    """Return the name of a function as text, wherever it stands in a file."""
-    if not isinstance(node, yaml.ScalarNode) or "." not in node.value:
-        problem = "!function must be followed by module.name, the name of a Python function"
-        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-    return str(loader.construct_scalar(node))
-
-
-_Loader.add_constructor("!function", _function)
-
-
-@cached_by_file
-def _read_yaml(path: Path) -> dict[str, Any]:
-    """Read a task's YAML file without what it includes; the result is cached, so callers must not
-    change it."""
-    try:
-        task = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such task file") from None
-    except RecursionError:
-        raise ValueError(f"{path}: not a task: its YAML is nested too deeply to be read") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid YAML: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    if not isinstance(task, dict):
-        raise ValueError(f"{path}: not a task: a mapping is expected")
-    if not isinstance(task.get("dataset_kwargs") or {}, dict):
-        raise ValueError(
-            f"{path}: dataset_kwargs: a mapping is expected, not {task['dataset_kwargs']!r}"
-        )
-    return task
-
-
-def _included_files(path: Path) -> list[Path]:
-    """Return the files that a task's YAML file includes itself, in its order."""
-    included = _read_yaml(path).get("include", [])
-    names = included if isinstance(included, list) else [included]
-    if wrong := [name for name in names if not isinstance(name, str)]:
-        raise ValueError(f"{path}: include: the path of a task file is expected, not {wrong[0]!r}")
-    return [(path.parent / name).resolve() for name in names]
-
-
-def _with_included(path: Path) -> list[Path]:
-    """Return a task's file and all that it includes, each after the files that it includes itself.
-
-    ``ValueError`` for a file that is included twice, as in a ring, which lm-eval refuses too, and
-    for an endless chain.
-    """
-    ordered: list[Path] = []
-    seen: set[Path] = set()
-
-    def visit(file: Path, depth: int) -> None:
-        if file in seen:
-            raise ValueError(
-                f"{path}: `include` leads to {file} twice, as in a ring; include it once"
-            )
-        if depth > MAX_INCLUDES:
-            raise ValueError(
-                f"{path}: `include` leads through more than {MAX_INCLUDES} files; write fewer files"
-            )
-        seen.add(file)
-        for other in _included_files(file):
-            visit(other, depth + 1)
-        ordered.append(file)
-
-    visit(path.resolve(), 0)
-    return ordered
-
-
-def read_task(path: Path) -> dict[str, Any]:
-    """Return a task's settings with those of the files it includes, as lm-eval merges them."""
-    merged: dict[str, Any] = {}
-    for file in _with_included(path):
-        merged |= _read_yaml(file)
-    merged.pop("include", None)
-    return merged
-
-
 def shots_of(task: TaskFile, num_fewshot: int | None) -> int | None:
     """Return how many examples are in each prompt of a task under
     ``evaluation.downstream.num_fewshot``.
@@ -291,90 +178,3 @@ def shots_of(task: TaskFile, num_fewshot: int | None) -> int | None:
     if own is not None and (not isinstance(own, int) or isinstance(own, bool) or own < 0):
         raise ValueError(f"{task.path}: num_fewshot: {own!r} must be a whole number, 0 or more")
     return own or 0 if own == 0 or num_fewshot is None else num_fewshot
-
-
-# ---- what identifies it ----
-
-
-def task_contents(
-    task: TaskFile, stand_in: StandIn | None, own_tasks: str | None
-) -> dict[str, Any]:
-    """Return the hashes of a task's YAML files, Python code and local data, wherever they lie.
-
-    One of the user's own tasks counts with all Python files in its folder, and a group of tasks
-    with all of the user's tasks. ``ValueError`` for a file that the task names and that is not
-    there.
-    """
-    own = None if own_tasks is None else Path(own_tasks).resolve()
-    yamls = [task.path]
-    if task.is_group and own is not None:
-        own_yamls = [path for path in list_folder(own).files if path.suffix == ".yaml"]
-        yamls += [path for path in own_yamls if path != task.path]
-    for path in yamls:
-        _with_included(path)  # which says what is wrong with the files
-    files = [file for path in yamls for file in _files_of_task(path)]
-    for path in yamls:
-        if own in path.parents:
-            files += [file for file in list_folder(path.parent).files if file.suffix == ".py"]
-    settings = [read_task(path) | (stand_in or {}) for path in yamls]
-    digests = [_digest(path) for path in dict.fromkeys(files)]
-    data = [_data(task, values) for values in settings]
-    return {"name": task.name, "files": digests, "data": data}
-
-
-def reads_files(contents: dict[str, Any]) -> bool:
-    """Tell by its :func:`task_contents` whether a task reads files of this machine."""
-    for data in contents["data"]:
-        for named in data.values():
-            if any(sha256 for _, sha256 in named):
-                return True
-    return False
-
-
-def _digest(path: Path) -> Digest:
-    check_no_pointer(path)
-    return path.name, sha256_once(path)
-
-
-def _files_of_task(path: Path) -> Iterator[Path]:
-    """Yield a YAML file, those that it includes, and the Python files beside them that they name a
-    function of."""
-    yield path
-    for other in _included_files(path):
-        yield from _files_of_task(other)
-    for module in _FUNCTION.findall(path.read_text(encoding="utf-8")):
-        file = path.parent / f"{module.replace('.', '/')}.py"
-        if file.is_file():
-            yield file
-
-
-def _data(task: TaskFile, settings: dict[str, Any]) -> dict[str, list[Digest]]:
-    """Return the digests of the local data files of a task by split; empty for data on the hub."""
-    options, source = settings.get("dataset_kwargs") or {}, settings.get("dataset_path")
-    is_reader = source in LOCAL_READERS
-    if not isinstance(source, str) or not (is_reader or Path(source).exists()):
-        return {}
-    folder = Path(options.get("data_dir") or "") if is_reader else Path(source)
-    if "data_files" not in options:  # the folder is read whole
-        return {"": [_digest(path) for path in list_folder(folder).files if path.is_file()]}
-    named = options["data_files"]
-    splits = named if isinstance(named, dict) else {"": named}
-    digests: dict[str, list[Digest]] = {}
-    for split, names in splits.items():
-        listed = [names] if isinstance(names, str) else names
-        digests[str(split)] = [one for name in listed for one in _digests(task, folder, name)]
-    return digests
-
-
-def _digests(task: TaskFile, folder: Path, name: str) -> list[Digest]:
-    """Return the digests of the files that one name stands for: a path, a glob, or a URL, which is
-    not fetched."""
-    if "://" in name:
-        return [(name, "")]
-    found = sorted(glob(str(folder / name), recursive=True))  # noqa: PTH207 - the name may be an absolute path
-    if not found:
-        raise ValueError(
-            f"evaluation.downstream.tasks: {task.name} needs {folder / name}, which does not exist"
-            f" (data_files in {task.path}, from the folder in which the study is run)"
-        )
-    return [_digest(Path(path)) for path in found]

@@ -7,9 +7,9 @@ vocab_size, D = d_model.
 """
 
 import torch
-from coupled_adam.numbers import exact_dtype
 from torch import Tensor
 
+from coupled_adam.numbers import exact_dtype
 from coupled_adam.shards import local, part_of_row, placed_as, sums_over_shards
 
 

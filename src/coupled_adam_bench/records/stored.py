@@ -19,7 +19,7 @@ from coupled_adam_bench.store.files import digest, read_sealed, sha256_file
 from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.store.runs import read_run
 from coupled_adam_bench.study.catalogue.metrics import METRICS
-from coupled_adam_bench.study.catalogue.stages import OWN_METRICS_STAGE, STAGES, Stage
+from coupled_adam_bench.study.catalogue.stages import OWN_METRICS_STAGE, Stage
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings import Study
@@ -247,34 +247,6 @@ def measurement_of(
             ("embeddings", metric.name, metric.unit) for metric in study.evaluation.metrics
         )
     return Measurement(stage, settings_of(stage, study, data_id), columns, runs)
-
-
-_PRINT = {"symbol", "digits", "unit", "description"}
-"""The settings of a study's own metric that change no number."""
-
-
-def stated_measures(plan: Plan) -> dict[str, str]:
-    """Return by study and metric a hash of all but the model that can change what hypotheses are
-    about.
-
-    That is what the stage of the metric is given and, of a study's own metric, which direction of
-    it is better.
-    """
-    assert plan.stated is not None
-    found = {}
-    for planned in plan.blocks:
-        study = planned.study
-        own = {
-            metric.name: metric.model_dump(exclude=_PRINT) for metric in study.evaluation.metrics
-        }
-        for hypothesis in plan.stated.plan.hypotheses:
-            if hypothesis.table == planned.block.table:
-                name = hypothesis.metric
-                settings = settings_of(
-                    STAGES[study.metrics[name].stage], study, plan.data_id(study)
-                )
-                found[f"{study.name} {name}"] = digest([settings, own.get(name)])
-    return found
 
 
 def measured_cells(plan: Plan, runs: Path = paths.RUNS) -> Iterator[tuple[Cell, list[Measurement]]]:

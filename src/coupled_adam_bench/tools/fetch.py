@@ -1,19 +1,15 @@
 """``fetch``: downloads what a study needs into the folders of ``paths``, for jobs on machines
 without a network."""
 
-import io
 import json
 import shutil
-import tarfile
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from functools import partial
-from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,22 +24,12 @@ from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.evaluation.task_data import HubData, hub_data
 from coupled_adam_bench.evaluation.task_files import find_tasks
 from coupled_adam_bench.machine.progress import say
-from coupled_adam_bench.store.files import atomic_path, sha256_file, write_bytes
+from coupled_adam_bench.store.files import atomic_path, sha256_file
 from coupled_adam_bench.store.locks import folder_lock
-from coupled_adam_bench.study.catalogue.presets import (
-    TASK_REVISIONS,
-    WORD_LISTS,
-    Home,
-    Place,
-    WordList,
-)
+from coupled_adam_bench.study.catalogue.presets import TASK_REVISIONS, WORD_LISTS, Place
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.settings import HubSource, Study
-from embedding_geometry.transport import read_url
-
-_WORD_LIST_BYTES = 10**6
-_ARCHIVE_BYTES = 2**24
-_WORD_LIST_MINUTES = 2.0
+from coupled_adam_bench.tools.word_lists import WORD_LIST_BYTES, fetch_word_list
 
 
 @dataclass
@@ -286,45 +272,6 @@ def _word_lists(study: Study) -> list[Item]:
         elif known is None:
             say(f"{target}: not there, and its public home is not known here; put it there")
         else:
-            fetch = partial(_fetch_word_list, known, target)
-            items.append(Item(f"word list {spec.name}", target, _WORD_LIST_BYTES, fetch))
+            fetch = partial(fetch_word_list, known, target)
+            items.append(Item(f"word list {spec.name}", target, WORD_LIST_BYTES, fetch))
     return items
-
-
-def _fetch_word_list(known: WordList, target: Path) -> None:
-    """Take a word list from the first of its homes that has it; ``ValueError`` with all of them if
-    none has."""
-    problems = []
-    for home in known.homes:
-        try:
-            content = _content(home)
-            if (found := sha256(content).hexdigest()) != known.sha256:
-                raise ValueError(f"the SHA-256 is {found}")
-        except (
-            Exception
-        ) as error:  # many types: of servers, of the client that asks them, of archives
-            problems.append(f"{home.url} ({type(error).__name__}: {error})")
-        else:
-            write_bytes(target, content)
-            return
-    raise ValueError(
-        f"paths.word_similarity: {target.name} with the SHA-256 {known.sha256}: put it at {target}"
-        " yourself; tried " + ", ".join(problems)
-    )
-
-
-def _content(home: Home) -> bytes:
-    """Return the file of a home, without its header; ``ValueError`` for one that is larger than any
-    list."""
-    content = read_url(home.url, _WORD_LIST_MINUTES, _ARCHIVE_BYTES)
-    if home.member is not None and home.url.endswith(".zip"):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(home.member) as stream:
-            content = stream.read(_WORD_LIST_BYTES + 1)
-    elif home.member is not None:
-        with tarfile.open(fileobj=io.BytesIO(content)) as files:
-            member = files.extractfile(home.member)
-            assert member is not None
-            content = member.read(_WORD_LIST_BYTES + 1)
-    if len(content) > _WORD_LIST_BYTES:
-        raise ValueError(f"more than {_WORD_LIST_BYTES:,} bytes")
-    return content.partition(b"\n")[2] if home.has_header else content

@@ -3,10 +3,8 @@
 Shapes: B sequences of a micro-batch, T = seq_len tokens.
 """
 
-import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,34 +46,13 @@ from coupled_adam_bench.training.memory import (
     pieces,
     train_mem_mb,
 )
-from coupled_adam_bench.training.monitor import SpikeMonitor
 from coupled_adam_bench.training.optimizer_state import allocate_state, export_state, import_state
 from coupled_adam_bench.training.room import fitting, is_out_of_memory, remember_too_large
+from coupled_adam_bench.training.state import State
 
 
 class MicroBatchError(Exception):
     """A micro-batch of several sequences does not fit into memory."""
-
-
-@dataclass
-class State:
-    """The part of a checkpoint besides weights and optimizers."""
-
-    step: int = 0
-    interval_losses: list[float] = field(default_factory=list)
-    """Losses of the steps since the last line of the history."""
-    seconds: float = 0.0
-    """Time in the training loop, summed over all sessions of a resumed run."""
-    joules: float | None = 0.0
-    """Energy of all GPUs in the training loop, summed likewise; None if a part of it is not
-    known."""
-    spikes: SpikeMonitor = field(default_factory=SpikeMonitor)
-    trunk_steps: int = 0
-    """Number of the steps that the cell's trunk did."""
-
-    def add_energy(self, joules: float) -> None:
-        """Add what an interval took, NaN if that is not known."""
-        self.joules = None if self.joules is None or math.isnan(joules) else self.joules + joules
 
 
 def _set_up(device: torch.device, execution: Execution) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from coupled_adam_bench.cli import start
 from coupled_adam_bench.cli.jobs import Jobs, switch
+from coupled_adam_bench.cli.planned import planned_work
 from coupled_adam_bench.cli.resources import JobResources
 from coupled_adam_bench.machine import device
 from coupled_adam_bench.store import paths
@@ -54,7 +55,7 @@ def test_cells_that_a_job_finds_trained_count_from_the_start(tiny_study, tmp_pat
     record.parent.mkdir(parents=True)
     record.touch()
     planned = [("train_cells", {"job": job}) for job in jobs.training]
-    workflow = start.planned_work(jobs, planned, "")
+    workflow = planned_work(jobs, planned, "")
     assert workflow.trained["cell"] == 1
     assert workflow.total["cell"] == len(cells)
     assert workflow.flops == sum(cell.flops for cell in cells) - first.flops

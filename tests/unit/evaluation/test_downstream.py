@@ -14,7 +14,13 @@ import yaml
 from planned import Planned, study_and_data
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from coupled_adam_bench.evaluation import downstream, harness_model, settings
+from coupled_adam_bench.evaluation import (
+    downstream,
+    harness_model,
+    settings,
+    task_loading,
+    task_scores,
+)
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_json
@@ -375,9 +381,9 @@ def test_every_document_has_the_scores_of_lm_eval(mirror):
     hf = HFLM(
         pretrained=str(folder), dtype="float32", device="cpu", batch_size=3, max_length=SEQ_LEN
     )
-    with downstream.load_tasks(part.study, part.data_id) as loaded:
-        theirs = downstream.run_tasks(loaded, hf, limit=None).documents
-        ours = downstream.run_tasks(
+    with task_loading.load_tasks(part.study, part.data_id) as loaded:
+        theirs = task_scores.run_tasks(loaded, hf, limit=None).documents
+        ours = task_scores.run_tasks(
             loaded, harness_model.HarnessModel(folder, part.study), limit=None
         ).documents
     assert Counter(document.task for document in ours) == {
@@ -566,7 +572,7 @@ def test_own_tasks_are_read_from_what_is_there_now(name, mirror, tmp_path, monke
     def items() -> list[str]:
         for path in (data, code):
             os.utime(path, (10**9, 10**9))
-        with downstream.load_tasks(make_part([name], tasks="tasks").study, DATA_ID) as loaded:
+        with task_loading.load_tasks(make_part([name], tasks="tasks").study, DATA_ID) as loaded:
             sys.modules.pop(str(code.resolve().with_suffix("")))  # each job is a process of its own
             return [row["question"] for row in loaded[name]["tasks"]["own_a"].test_docs()]
 
@@ -597,7 +603,7 @@ def test_a_task_s_own_number_of_examples(mirror):
 
     def shots(*names: str, **evaluated: int) -> tuple[dict[str, int], object]:
         study = make_part(list(names), evaluated, tasks="tasks").study
-        with downstream.load_tasks(study, DATA_ID) as loaded:
+        with task_loading.load_tasks(study, DATA_ID) as loaded:
             members = {name: task for one in loaded.values() for name, task in one["tasks"].items()}
         found = {name: member.get_config("num_fewshot") for name, member in members.items()}
         return found, settings.downstream(study, DATA_ID)["num_fewshot"]
@@ -631,7 +637,7 @@ def test_task_rows_by_hand():
             "f1_stderr,strict": 0.7,
         },
     }
-    rows, reasons = downstream.task_rows(["a", "b"], results, {})
+    rows, reasons = task_scores.task_rows(["a", "b"], results, {})
     assert {(row["task"], row["metric"]): row["value"] for row in rows} == {
         ("a", "acc"): 0.5,
         ("a", "acc_stderr"): 0.3,
@@ -661,7 +667,7 @@ def test_task_rows_by_hand():
 def test_impossible_numbers_are_refused(metric, value, message):
     good = {"acc,none": 0.5, "acc_stderr,none": 0.1}
     with pytest.raises(ValueError, match=message):
-        downstream.task_rows(["a", "b"], {"a": good, "b": {**good, f"{metric},strict": value}}, {})
+        task_scores.task_rows(["a", "b"], {"a": good, "b": {**good, f"{metric},strict": value}}, {})
 
 
 FAILING = """
@@ -704,7 +710,7 @@ def test_a_member_of_lm_eval_s_is_found(mirror):
     study = make_part(["mixed"], tasks="tasks").study
     with (
         pytest.raises(ValueError, match=r"(?s)'mixed' cannot be loaded: .*allenai/ai2_arc"),
-        downstream.load_tasks(study, DATA_ID),
+        task_loading.load_tasks(study, DATA_ID),
     ):
         pass
 

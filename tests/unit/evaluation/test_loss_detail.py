@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES, BANDS, NEVER_SEEN
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import Planned
@@ -39,6 +38,7 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.store.runs import write_run
 from coupled_adam_bench.study import settings
+from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES, BANDS, NEVER_SEEN
 from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import make_plan
 from embedding_geometry.frequency import bands_of_tokens

@@ -10,9 +10,9 @@ from types import ModuleType
 
 import jinja2
 import pytest
-from coupled_adam_bench.evaluation.task_yaml import read_task
 
 from coupled_adam_bench.evaluation.task_files import OLDER_TASKS, find_tasks, harness_tasks
+from coupled_adam_bench.evaluation.task_yaml import read_task
 from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
 
 FOLDER = OLDER_TASKS["0.4.3"]

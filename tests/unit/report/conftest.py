@@ -30,6 +30,7 @@ from coupled_adam_bench.records.kept import (
 )
 from coupled_adam_bench.records.stored import beside
 from coupled_adam_bench.report import figures, make
+from coupled_adam_bench.report.figures import write
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.groups import layout_of
@@ -230,7 +231,8 @@ def svg_alone() -> Iterator[None]:
     """Draw figures without their PDF files, which cut the fonts anew and take two thirds of the
     time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "FIGURE_ENDINGS", ("svg",))
+        for module in (figures, write):
+            patch.setattr(module, "FIGURE_ENDINGS", ("svg",))
         yield
 
 
@@ -247,7 +249,7 @@ def draw_only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def only(*names: str) -> None:
         captions = {name: figures.FIGURES[name].caption for name in names}
-        for module in (figures, make):
+        for module in (write, make):
             monkeypatch.setattr(module, "figures_of", lambda plan: captions)
 
     return only

@@ -10,14 +10,18 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from coupled_adam_bench.report.figures.write import write_figures
 from cycler import cycler
 from fontTools.ttLib import TTFont
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from coupled_adam_bench.report import figures
-from coupled_adam_bench.report.figures import FIGURE_ENDINGS, FIGURES, figures_of, scaled_places
+from coupled_adam_bench.report.figures import (
+    FIGURE_ENDINGS,
+    FIGURES,
+    figures_of,
+    scaled_places,
+    write,
+)
 from coupled_adam_bench.report.figures.curves import (
     calibration,
     differences,
@@ -27,6 +31,7 @@ from coupled_adam_bench.report.figures.curves import (
 from coupled_adam_bench.report.figures.histories import draw_mean, geometry, training
 from coupled_adam_bench.report.figures.sizes import embeddings, plane, scale
 from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, lay_out, panels
+from coupled_adam_bench.report.figures.write import write_figures
 from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
@@ -75,9 +80,7 @@ def test_all_figures_in_both_formats_the_same_bytes_again(
         else:
             assert b"CreationDate" not in (first / name).read_bytes()
     # PDFs take most of the time, so of the figures one is drawn again.
-    monkeypatch.setattr(
-        figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption}
-    )
+    monkeypatch.setattr(write, "figures_of", lambda plan: {"training": FIGURES["training"].caption})
     write_figures(fake.material, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         f"training.{e}" for e in FIGURE_ENDINGS
@@ -89,9 +92,7 @@ def test_all_figures_in_both_formats_the_same_bytes_again(
 def test_a_file_takes_one_draw_and_no_other_file_changes_it(
     fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption}
-    )
+    monkeypatch.setattr(write, "figures_of", lambda plan: {"training": FIGURES["training"].caption})
     drawn, draw = [], Figure.draw
 
     def counted(figure: Figure, renderer: Any) -> None:
@@ -133,9 +134,7 @@ def test_a_matplotlibrc_changes_no_figure(
         "figure.autolayout": True,
         "axes.grid": True,
     }
-    monkeypatch.setattr(
-        figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption}
-    )
+    monkeypatch.setattr(write, "figures_of", lambda plan: {"training": FIGURES["training"].caption})
     shares = {"a label": {"singular_values": [0.5, 0.3, 0.2]}}
     write_spectra(shares, tmp_path / "spectra.svg")
     with rc_context(theirs):

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import pytest
-from coupled_adam_bench.study.catalogue.bands import BANDS
 from sections import tables_of
 
 from coupled_adam_bench.report.figures.curves import calibration, differences, seen
@@ -13,6 +12,7 @@ from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.study.catalogue.bands import BANDS
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.plan.cells import Cell

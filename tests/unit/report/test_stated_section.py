@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from coupled_adam_bench.records.stated import stated_measures
 from sections import html_of, tables_of
 
+from coupled_adam_bench.records.stated import stated_measures
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults

@@ -78,7 +78,8 @@ def _files(recorded: Recorded, study_dir: Path) -> Iterator[tuple[str, bytes]]:
     for name in form.STATISTICS:
         if (study_dir / name).is_file():
             yield name, (study_dir / name).read_bytes()
-    if (stated := recorded.manifest["stated"]) is not None:
+    stated = recorded.manifest["stated"]
+    if stated is not None:
         yield form.STATED, _contents(Path(stated["path"]), stated["sha256"])
     for module, sha256 in form.code_of(recorded.plan.trained.values()).items():
         file = find_modules(module).get(module, Path(f"{module}.py"))

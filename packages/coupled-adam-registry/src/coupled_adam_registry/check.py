@@ -130,10 +130,13 @@ def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Chec
 def _other_versions(record: Mapping[str, Any]) -> list[str]:
     """Return the parts of the mathematics that a manifest's studies used in another version than
     there is here."""
-    here, then = manifest.protocol_versions(), record["protocol"]["versions"]
+    here = manifest.protocol_versions()
+    then = record["protocol"]["versions"]
     optional = {stage.name for stage in STAGES.values() if stage.optional}
     other = []
-    for name in [name for name in {**here, **then} if then.get(name) != here.get(name)]:
+    for name in {**here, **then}:
+        if then.get(name) == here.get(name):
+            continue
         # A study that leaves a stage out has null for its section. An older one cannot have the
         # section of a stage that has come since.
         absent = None if name in optional else name
@@ -145,14 +148,13 @@ def _other_versions(record: Mapping[str, Any]) -> list[str]:
 def _check_files(opened: form.Opened, recorded: Recorded) -> None:
     """Refuse files that the form does not name, studies and code that are not the manifest's, and
     other data."""
-    folder, plan, there = opened.folder, recorded.plan, opened.files.keys() - {form.BUNDLE}
-    for name in sorted(form.names_of_files(recorded) ^ there):
-        state = (
-            "is no file of this bundle; remove it"
-            if name in there
-            else "is missing; make the bundle again"
-        )
-        raise ValueError(f"{folder / name}: {state}")
+    folder, plan = opened.folder, recorded.plan
+    there = opened.files.keys() - {form.BUNDLE}
+    expected = form.names_of_files(recorded)
+    for name in sorted(expected ^ there):
+        if name in there:
+            raise ValueError(f"{folder / name}: is no file of this bundle; remove it")
+        raise ValueError(f"{folder / name}: is missing; make the bundle again")
     for name, text in contents.study_files(plan).items():
         form.refuse_bombs(folder / name, opened.files[name])
         # Comments, the order of settings, and settings that this version no longer has, say nothing
@@ -173,7 +175,8 @@ def _check_files(opened: form.Opened, recorded: Recorded) -> None:
     taken = {*sys.stdlib_module_names, "coupled_adam", "coupled_adam_bench"}
     if own:  # to look through all that is installed takes half a second
         taken |= packages_distributions().keys()
-    if odd := taken & own:
+    odd = taken & own
+    if odd:
         raise ValueError(
             f"{folder}: code of {form.MANIFEST}: {min(odd)} is the name of a module here; rename it"
         )
@@ -201,16 +204,13 @@ def _check_cells(folder: Path, recorded: Recorded) -> None:
             )
         # Only a whole run has a model, and a whole run has all of its steps.
         is_whole = record["status"] == "completed"
-        if is_whole != (record["model_sha256"] is not None) or (
-            is_whole and record["step"] != cell.steps
-        ):
-            has = (
-                f"{'a' if record['model_sha256'] else 'no'} model of step {record['step']} of"
-                f" {cell.steps}"
-            )
+        has_model = record["model_sha256"] is not None
+        is_too_short = is_whole and record["step"] != cell.steps
+        if is_whole != has_model or is_too_short:
+            model = "a model" if record["model_sha256"] else "no model"
             raise ValueError(
-                f"{where}: status {record['status']}, but it has {has}; put its record back as"
-                " it was"
+                f"{where}: status {record['status']}, but it has {model} of step {record['step']}"
+                f" of {cell.steps}; put its record back as it was"
             )
 
 
@@ -225,7 +225,8 @@ def _check_reproduces(opened: form.Opened, original: Path) -> None:
         raise ValueError(
             f"{where}: {original} has no cell in common with the study; name one that has"
         )
-    if copied := [cell for cell in both if ours[cell] == theirs[cell]]:
+    copied = [cell for cell in both if ours[cell] == theirs[cell]]
+    if copied:
         raise ValueError(
             f"{where}: {min(copied)} has the history of {original}: this is a copy, train it again"
         )
@@ -254,7 +255,8 @@ def _train_again(found: Checked, again: int, device: str, run: Run) -> tuple[Out
             " anew and bundle it"
         )
     # What cannot be drawn is chosen by whoever hands the bundle in, so it is no success.
-    n_all, n_left = len(found.recorded.plan.cells), len(found.recorded.plan.cells) - len(cells)
+    n_all = len(found.recorded.plan.cells)
+    n_left = n_all - len(cells)
     n_open = sum(verdict.word is Outcome.UNCHECKED for verdict in verdicts.values())
     if not n_left and not n_open:
         return word, ""
@@ -270,6 +272,7 @@ def _place_code(opened: form.Opened, modules: Collection[str], code: Path) -> No
     code.mkdir()
     for module in modules:
         is_package = any(other.startswith(f"{module}.") for other in modules)
-        path = code / (module.replace(".", "/") + ("/__init__.py" if is_package else ".py"))
+        ending = "/__init__.py" if is_package else ".py"
+        path = code / (module.replace(".", "/") + ending)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(opened.files[form.code_file(module)])

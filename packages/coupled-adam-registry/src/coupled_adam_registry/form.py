@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -162,7 +163,8 @@ def open_bundle(folder: Path) -> Opened:
 def unpacked(opened: Opened, given: Texts = None) -> Iterator[tuple[Recorded, Path]]:
     """Yield for a while what a bundle records, and the folder of its study, which has no code."""
     manifest = json.loads(opened.unpack(MANIFEST))
-    if (n_cells := _n_cells(manifest)) > MAX_CELLS:
+    n_cells = _n_cells(manifest)
+    if n_cells > MAX_CELLS:
         raise ValueError(
             f"{opened.folder}: grid of {MANIFEST}: {n_cells:,} cells and candidates, allowed"
             f" {MAX_CELLS:,}"
@@ -185,7 +187,8 @@ def _written(opened: Opened, study_dir: Path, given: Texts) -> Recorded:
     for name in {*STATISTICS} & opened.files.keys():
         (study_dir / name).write_bytes(opened.files[name])
     recorded = read_recorded(study_dir / MANIFEST, given)
-    if (stated := recorded.manifest["stated"]) is None:
+    stated = recorded.manifest["stated"]
+    if stated is None:
         return recorded
     validate(Seen, {"seen": stated["seen"]}, f"{study_dir / MANIFEST}: stated")
     plan = replace(recorded.plan, stated=_stated(opened, study_dir, stated["sha256"]))
@@ -230,14 +233,13 @@ def _n_cells(manifest: Mapping[str, Any]) -> int:
     """Return how many cells and candidates the studies of a manifest expand to, before they are
     expanded."""
     count = 0
-    for block in (block for study in manifest["studies"] for block in study["grid"]):
+    blocks = chain.from_iterable(study["grid"] for study in manifest["studies"])
+    for block in blocks:
         tune = block.get("tune") or {"seeds": (), "grids": {}}
-        trials = len(tune["seeds"]) * sum(
-            prod(map(len, grid.values())) for grid in tune["grids"].values()
-        )
-        count += prod(len(block[field]) for field in ("models", "tokens", "optimizers")) * (
-            len(block["seeds"]) + trials
-        )
+        candidates = sum(prod(map(len, grid.values())) for grid in tune["grids"].values())
+        runs = len(block["seeds"]) + len(tune["seeds"]) * candidates
+        places = prod(len(block[field]) for field in ("models", "tokens", "optimizers"))
+        count += places * runs
     return count
 
 
@@ -247,18 +249,18 @@ def code_of(cells: Iterable[Cell]) -> dict[str, str]:
 
     ``ValueError`` for a name that is none of a module.
     """
-    entries = (entry for cell in cells for entry in cell.optimizer.entries.values())
-    code = [entry.code or {} for entry in entries if isinstance(entry, CustomSettings)]
-    found = {
-        module: sha256
-        for of_entry in code
-        for module, sha256 in of_entry.items()
-        if len(sha256) == 64
-    }
-    if odd := [module for module in found if not all(map(str.isidentifier, module.split(".")))]:
-        raise ValueError(
-            f"code of {MANIFEST}: {odd[0]!r} is no name of a module; run the study as it was"
-        )
+    found: dict[str, str] = {}
+    for cell in cells:
+        for entry in cell.optimizer.entries.values():
+            code = entry.code if isinstance(entry, CustomSettings) else None
+            # An installed package has a version in place of a SHA-256.
+            hashes = {name: said for name, said in (code or {}).items() if len(said) == 64}
+            found |= hashes
+    for module in found:
+        if not all(map(str.isidentifier, module.split("."))):
+            raise ValueError(
+                f"code of {MANIFEST}: {module!r} is no name of a module; run the study as it was"
+            )
     return found
 
 
@@ -272,5 +274,6 @@ def names_of_files(recorded: Recorded) -> set[str]:
     plan = recorded.plan
     statistics = {statistic.file for statistic in statistics_of(plan)} & {*STATISTICS}
     stated = () if plan.stated is None else (STATED,)
-    packed, code = (f"{name}.gz" for name in PACKED), map(code_file, code_of(plan.trained.values()))
+    packed = [f"{name}.gz" for name in PACKED]
+    code = [code_file(module) for module in code_of(plan.trained.values())]
     return {*study_files(plan), *packed, *statistics, *stated, *code}

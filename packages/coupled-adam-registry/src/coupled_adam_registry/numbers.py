@@ -29,7 +29,8 @@ _ANEW = "run `report` on the unchanged results of the study, and bundle it again
 def check_numbers(opened: form.Opened, recorded: Recorded, study_dir: Path) -> None:
     """Refuse a number that does not follow from the results, and results that lack one."""
     folder = opened.folder
-    if odd := opened.bundle.histories.keys() ^ recorded.cells.keys():
+    odd = opened.bundle.histories.keys() ^ recorded.cells.keys()
+    if odd:
         raise ValueError(
             f"{folder / form.BUNDLE}: histories.{min(odd)}: only one of this and manifest.json"
             " has it"
@@ -56,8 +57,9 @@ def _check_results(folder: Path, recorded: Recorded, path: Path) -> DataFrame:
     defined: set[tuple[str, str, MetricKey]] = set()
     for name, cell in plan.cells.items():
         of_study.setdefault(cell.study.name, set()).update(values.get(name, ()))
-        finite = [number for number, value in values.get(name, {}).items() if math.isfinite(value)]
-        defined |= {(cell.data_id, cell.model.name, number) for number in finite}
+        for number, measured in values.get(name, {}).items():
+            if math.isfinite(measured):
+                defined.add((cell.data_id, cell.model.name, number))
     for name, cell in plan.cells.items():
         status = recorded.cells[name]["status"]
         for task, metric in sorted(of_study[cell.study.name]):
@@ -67,14 +69,11 @@ def _check_results(folder: Path, recorded: Recorded, path: Path) -> DataFrame:
                     f"{shown}: no {task} {metric} of {name}; no seed or number may be left out:"
                     f" {_ANEW}"
                 )
-            must_be = (
-                status == "completed" and (cell.data_id, cell.model.name, (task, metric)) in defined
-            )
-            is_odd = (
-                not math.isfinite(value)
-                if must_be
-                else status == "diverged" and not math.isnan(value)
-            )
+            is_defined = (cell.data_id, cell.model.name, (task, metric)) in defined
+            if status == "completed" and is_defined:
+                is_odd = not math.isfinite(value)
+            else:
+                is_odd = status == "diverged" and not math.isnan(value)
             if is_odd or stored.wrong_row([{"task": task, "metric": metric, "value": value}]):
                 what = f"{task} {metric} of {name}, which is {status}, cannot be {value}"
                 raise ValueError(f"{shown}: value: {what}; {_ANEW}")

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +126,13 @@ def _marks(line: Line, links: dict[str, Markup]) -> Markup:
         shown.append((Markup("of this project"), "good"))
     printed = None if line.source is None else line.printed(line.source)
     repeated = [] if line.source is None else line.witnesses[line.source.folder.name]
-    for other in [*repeated, *(bundle for bundle in line.bundles if bundle not in repeated)]:
+    others = [bundle for bundle in line.bundles if bundle not in repeated]
+    for other in [*repeated, *others]:
         link, found = links[other.folder.name], line.printed(other)
         is_same = found == printed
         if other in repeated:
-            mark = Markup("run again by {} ({}){}").format(
-                other.bundle.submitter, link, "" if is_same else f": {found}"
-            )
+            said = "" if is_same else f": {found}"
+            mark = Markup("run again by {} ({}){}").format(other.bundle.submitter, link, said)
             shown.append((mark, "good" if is_same else "middle"))
         elif not is_same:
             shown.append((Markup("{} in {}").format(found, link), "bad"))
@@ -140,7 +141,12 @@ def _marks(line: Line, links: dict[str, Markup]) -> Markup:
 
 
 def _machines(bundle: Checked) -> str:
-    return ", ".join(environments(bundle.recorded.manifest["cells"]).get("device", ())) or MISSING
+    devices = environments(bundle.recorded.manifest["cells"]).get("device", ())
+    return ", ".join(devices) or MISSING
+
+
+def _n_cells(bundle: Checked) -> str:
+    return str(len(bundle.recorded.cells))
 
 
 def _stated(bundle: Checked) -> str:
@@ -153,10 +159,10 @@ def _stated(bundle: Checked) -> str:
 
 _COLUMNS: tuple[Column[Checked], ...] = (
     Column("Study", _title, "wrap"),
-    Column("By", lambda bundle: bundle.bundle.submitter, "wrap"),
-    Column("Notes", lambda bundle: bundle.bundle.notes, "wrap"),
+    Column("By", attrgetter("bundle.submitter"), "wrap"),
+    Column("Notes", attrgetter("bundle.notes"), "wrap"),
     Column("Machines", _machines, "wrap"),
-    Column("cells", lambda bundle: str(len(bundle.recorded.cells)), "number"),
+    Column("cells", _n_cells, "number"),
     Column("Plan stated in advance", _stated, "wrap"),
 )
 
@@ -170,12 +176,12 @@ def _blocks(title: str, regime: Regime, links: dict[str, Markup]) -> list[Block]
     beside = [metric_column(metric, _mean(metric), with_arrow(metric)) for metric in BESIDE]
     # The marks stand before what a narrow window has to scroll to.
     columns: list[Column[Line]] = [
-        Column(Markup("<i>D</i>"), lambda line: readable_count(line.place[0]), "rows"),
-        Column(Markup("<i>N</i>"), lambda line: readable_count(line.place[1]), "rows"),
+        Column(Markup("<i>D</i>"), _n_tokens, "rows"),
+        Column(Markup("<i>N</i>"), _n_params, "rows"),
         Column("Optimizer", lambda line: Cell(labels[id(line)], "wrap", line.optimizer), "row"),
         Column(
             "Rank",
-            lambda line: line.rank,
+            attrgetter("rank"),
             "number",
             title="by the loss: all ranks that the intervals allow",
         ),
@@ -183,12 +189,12 @@ def _blocks(title: str, regime: Regime, links: dict[str, Markup]) -> list[Block]
         Column("Marks", lambda line: _marks(line, links), "wrap"),
         Column(
             "Speedup",
-            lambda line: line.speedup,
+            attrgetter("speedup"),
             "wrap",
             title="tokens that the strongest Adam of the same D needs for the same loss, over D",
         ),
         *beside,
-        Column("seeds", lambda line: str(len(line.cells)), "number"),
+        Column("seeds", _n_seeds, "number"),
         Column(
             "Bundles",
             lambda line: Markup(", ").join(links[bundle.folder.name] for bundle in line.bundles),
@@ -226,14 +232,27 @@ def _told_labels(
     return labels
 
 
+def _n_tokens(line: Line) -> str:
+    return readable_count(line.place[0])
+
+
+def _n_params(line: Line) -> str:
+    return readable_count(line.place[1])
+
+
+def _n_seeds(line: Line) -> str:
+    return str(len(line.cells))
+
+
 def _loss(line: Line) -> str:
     mean, low, high = line.loss
-    return (
-        with_interval(mean, low, high, DIGITS[LOSS])
-        if math.isfinite(low)
-        else fixed(mean, DIGITS[LOSS])
-    )
+    if math.isfinite(low):
+        return with_interval(mean, low, high, DIGITS[LOSS])
+    return fixed(mean, DIGITS[LOSS])
 
 
 def _mean(metric: Metric) -> Callable[[Line], str]:
-    return lambda line: str(shorthand(line.sample(metric, line.source), metric.digits))
+    def mean(line: Line) -> str:
+        return str(shorthand(line.sample(metric, line.source), metric.digits))
+
+    return mean

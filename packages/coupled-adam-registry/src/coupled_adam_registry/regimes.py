@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
-
-from coupled_adam_bench.study.catalogue.bands import RAREST
 
 from coupled_adam_bench.page.blocks import Cell
 from coupled_adam_bench.page.formats import MISSING, fixed
@@ -19,6 +18,7 @@ from coupled_adam_bench.results.sample import Sample, summarize
 from coupled_adam_bench.statistics.loss_curves import Curve, is_adam, needed_tokens, reference_of
 from coupled_adam_bench.statistics.student import mean_interval
 from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.study.catalogue.bands import RAREST
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_registry.check import Checked
@@ -59,10 +59,11 @@ class Line:
         """Return the values of a bundle by the seed of the cell; one that it does not have is
         NaN."""
         recorded = {} if bundle is None else bundle.recorded.values
-        number = metric.task, metric.name
-        return {
-            seed: recorded.get(cell, {}).get(number, math.nan) for seed, cell in self.cells.items()
-        }
+        number = (metric.task, metric.name)
+        values = {}
+        for seed, cell in self.cells.items():
+            values[seed] = recorded.get(cell, {}).get(number, math.nan)
+        return values
 
     def sample(self, metric: Metric, bundle: Checked | None) -> Sample:
         """Return the values of a bundle in few numbers."""
@@ -163,12 +164,13 @@ def _place_and_loss(line: Line) -> tuple[Any, ...]:
 
 def _set_ranks(lines: list[Line]) -> None:
     """Set all ranks at its place that the interval of each loss allows."""
-    for _, of_place in groupby(lines, key=lambda line: line.place):
+    for _, of_place in groupby(lines, key=attrgetter("place")):
         rivals = [line for line in of_place if not math.isnan(line.loss[0])]
         lows = sorted(line.loss[1] for line in rivals)
         highs = sorted(line.loss[2] for line in rivals)
         for line in rivals:
-            best, worst = 1 + bisect_left(highs, line.loss[1]), bisect_right(lows, line.loss[2])
+            best = 1 + bisect_left(highs, line.loss[1])
+            worst = bisect_right(lows, line.loss[2])
             line.rank = str(best) if best == worst else f"{best}–{worst}"
 
 
@@ -196,13 +198,14 @@ def _set_speedups(lines: list[Line]) -> None:
     for line in lines:
         if not math.isnan(line.loss[0]):
             of_size = curves.setdefault(line.place[1:], {})
-            name = line.optimizer, line.is_tuned
+            name = (line.optimizer, line.is_tuned)
             empty = Curve(line.optimizer, line.label, line.is_tuned, line.is_adam, {})
             curve = of_size.setdefault(name, empty)
             losses = curve.losses.setdefault(line.place[0], {})
             losses |= line.by_seed(LOSS, line.source) | losses
     for line in lines:
-        n_tokens, rivals = line.place[0], curves.get(line.place[1:], {})
+        n_tokens = line.place[0]
+        rivals = curves.get(line.place[1:], {})
         reference, _ = reference_of(rivals.values(), n_tokens, line.is_tuned)
         if reference is None or reference is rivals.get((line.optimizer, line.is_tuned)):
             continue

@@ -13,17 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Scalar = float | Tensor
+from coupled_adam.numbers import Scalar, exact_dtype
 
 # Elements of a block. Squares are added to an accumulator of this size, which stays in the cache:
 # on a CPU this takes a twentieth of the time of torch.linalg.vector_norm along the rows
 # (benchmarks/optimizer.py).
 _BLOCK = 2**18
-
-
-def exact_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which squares of ``dtype`` are summed and stored: float32 or better."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def sums_of_squares(tensor: Tensor, dim: int, fused: bool | None = None) -> Tensor:

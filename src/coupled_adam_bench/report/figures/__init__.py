@@ -1,23 +1,15 @@
 """The figures of a study, each declared here once: its name, the function that draws it, its
 caption and who has it."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from coupled_adam_bench.records.stored import named
 from coupled_adam_bench.report.plug_ins import own_figures
 from coupled_adam_bench.results.groups import Layout, layout_of
 from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.plan.cells import Cell, readable_count
 from coupled_adam_bench.study.settings.optimizers import CoupledAdamSettings
-
-if TYPE_CHECKING:  # rules read the declarations, and matplotlib and pandas take longer than they
-    from matplotlib.figure import Figure
-
-    from coupled_adam_bench.statistics.declared import Material
 
 FIGURE_ENDINGS = ("svg", "pdf", "column.pdf")
 """The files of a figure: for both columns of an article and for the report, and for one column."""
@@ -217,45 +209,3 @@ def figures_of(plan: Plan) -> dict[str, str]:
 def figures_in(section: str) -> tuple[str, ...]:
     """Return the names of the figures that a section of the report shows."""
     return tuple(name for name, figure in FIGURES.items() if figure.section == section)
-
-
-def drawn(material: "Material") -> "dict[str, Figure]":
-    """Return the figures of a study by name, in the width of matplotlib's current settings."""
-    own = own_figures(material.plan)
-    found = {}
-    for name in figures_of(material.plan):
-        draw = own[name].draw if name in own else named(FIGURES[name].draw)
-        found[name] = draw(material)
-    return found
-
-
-def write_figures(
-    material: "Material", out_dir: Path, wanted: Collection[str] = FIGURE_ENDINGS
-) -> None:
-    """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and
-    without a date."""
-    from coupled_adam_bench.report.figures.style import (
-        IN_COLUMN,
-        RC,
-        drawing_with,
-        lay_out,
-        save,
-        say_no_data,
-    )
-
-    for settings, all_endings in ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:])):
-        endings = [ending for ending in all_endings if ending in wanted]
-        if not endings:
-            continue
-        with drawing_with(settings):
-            for name, figure in drawn(material).items():
-                say_no_data(figure.axes)
-                # By the first kind, wanted or not: a file is the same whatever others are written.
-                lay_out(figure, _kind(all_endings[0]))
-                for ending in endings:
-                    save(figure, out_dir / f"{name}.{ending}", _kind(ending))
-
-
-def _kind(ending: str) -> str:
-    """Return matplotlib's name of the format of files with this ending."""
-    return ending.rpartition(".")[2]

@@ -1,10 +1,21 @@
 """What the report has, declared once in its order: sections, and files of statistics. Light, as
 rules read it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Protocol
 
-from coupled_adam_bench.study.plan import Plan
+
+class Planned(Protocol):
+    """What a plan has or lacks, and its statistics with it."""
+
+    @property
+    def stated(self) -> object | None:
+        """What was stated before the first run."""
+
+    @property
+    def tunings(self) -> Collection[str]:
+        """The ids of the tunings."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +29,7 @@ class StatisticFile:
     file: str
     declaration: str
     caption: str
-    is_of: Callable[[Plan], bool] = lambda plan: True  # noqa: ARG005
+    is_of: Callable[[Planned], bool] = lambda plan: True  # noqa: ARG005
 
 
 @dataclass(frozen=True)

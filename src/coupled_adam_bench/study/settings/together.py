@@ -4,24 +4,16 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coupled_adam_bench.study.catalogue.presets import MODEL_PRESETS
-from coupled_adam_bench.study.settings.base import (
-    MAX_COUNT,
-    duplicates,
-)
+from coupled_adam_bench.study.settings.base import MAX_COUNT, duplicates
 from coupled_adam_bench.study.settings.data import CONTINUATION_WORDS
-from coupled_adam_bench.study.settings.grid import (
-    all_tables,
-    table_errors,
-)
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.settings.study import Study
+from coupled_adam_bench.study.settings.grid import all_tables, table_errors
+from coupled_adam_bench.study.settings.sections import Sections
 
 
-def problems(study: "Study") -> list[str]:
+def problems(study: Sections) -> list[str]:
     """Return what is wrong with a study as ``field: message``."""
     of_tables, of_grid = list(_table_errors(study)), []
     if not of_tables:  # without which no block can be looked at
@@ -37,7 +29,7 @@ def problems(study: "Study") -> list[str]:
     ]
 
 
-def _table_errors(study: "Study") -> Iterator[str]:
+def _table_errors(study: Sections) -> Iterator[str]:
     yield from table_errors(
         study.tables, study.metrics, {block.table for block in study.grid if block.table}
     )
@@ -48,7 +40,7 @@ def _table_errors(study: "Study") -> Iterator[str]:
         )
 
 
-def _grid_errors(study: "Study") -> Iterator[str]:
+def _grid_errors(study: Sections) -> Iterator[str]:
     names = [model.name for model in study.models]
     if twice := duplicates(names):
         yield f"models: {', '.join(twice)} defined more than once"
@@ -89,7 +81,7 @@ def _grid_errors(study: "Study") -> Iterator[str]:
         )
 
 
-def _run_error(study: "Study", steps: int) -> str | None:
+def _run_error(study: Sections, steps: int) -> str | None:
     """Return what is wrong with a run of ``steps`` under the study's training settings, or
     None."""
     training = study.training
@@ -119,7 +111,7 @@ def _run_error(study: "Study", steps: int) -> str | None:
     return None
 
 
-def _tuning_errors(study: "Study") -> Iterator[str]:
+def _tuning_errors(study: Sections) -> Iterator[str]:
     batch_tokens = study.training.batch_sequences * study.training.seq_len
     used = {seed for block in study.grid for seed in block.seeds}
     for index, block in enumerate(study.grid):
@@ -148,7 +140,7 @@ def _tuning_errors(study: "Study") -> Iterator[str]:
             )
 
 
-def _cap_errors(study: "Study") -> Iterator[str]:
+def _cap_errors(study: Sections) -> Iterator[str]:
     cap, split = study.data.max_tokens, study.data.split
     if cap is None or study.training.data_order == "pairs":
         return
@@ -162,7 +154,7 @@ def _cap_errors(study: "Study") -> Iterator[str]:
         )
 
 
-def _key_errors(study: "Study") -> Iterator[str]:
+def _key_errors(study: Sections) -> Iterator[str]:
     settings: dict[tuple[str, str], Any] = {}
     for index, block in enumerate(study.grid):
         for model, (optimizer, row) in product(
@@ -177,7 +169,7 @@ def _key_errors(study: "Study") -> Iterator[str]:
                 )
 
 
-def _source_errors(study: "Study") -> Iterator[str]:
+def _source_errors(study: Sections) -> Iterator[str]:
     downstream = study.evaluation.downstream
     generated = downstream is not None and downstream.tasks == "synthetic"
     if generated and study.training.seq_len < CONTINUATION_WORDS:
@@ -198,7 +190,7 @@ def _source_errors(study: "Study") -> Iterator[str]:
         yield "evaluation: 'synthetic' sets exist for the data source 'synthetic' only"
 
 
-def _contexts_errors(study: "Study") -> Iterator[str]:
+def _contexts_errors(study: Sections) -> Iterator[str]:
     """Yield what does not go with models without layers."""
     for index, model in enumerate(study.models):
         if model.n_contexts is None:
@@ -217,7 +209,7 @@ def _contexts_errors(study: "Study") -> Iterator[str]:
             yield f"execution.parallel: fsdp shards layers, and {model.name} has none; use ddp"
 
 
-def _pairs_errors(study: "Study") -> Iterator[str]:
+def _pairs_errors(study: Sections) -> Iterator[str]:
     """Yield what does not go with a training text that is a source of pairs."""
     if study.training.data_order != "pairs":
         return

@@ -1,26 +1,24 @@
 """An estimate as text: a summary by model and number of tokens that fits on a screen."""
 
-import math
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import TYPE_CHECKING, assert_never
 
 from markupsafe import Markup
 
-from coupled_adam_bench.machine.gpus import GPUS
 from coupled_adam_bench.page.blocks import Block, Cell, Fold, Grid, Terms, Text, listed
 from coupled_adam_bench.store.runs import KEEP_CHECKPOINTS
-from coupled_adam_bench.tools.estimate.cell import CellEstimate, EstimateRow
+from coupled_adam_bench.tools.estimate.cell import CellEstimate
 from coupled_adam_bench.tools.estimate.public_logs import SAME_CHIP
-from coupled_adam_bench.tools.estimate.rental import MEMORY_GB, PRICES_OF, Rental
+from coupled_adam_bench.tools.estimate.quantities import count, hours, size, span
+from coupled_adam_bench.tools.estimate.rental import PRICES_OF
 from coupled_adam_bench.tools.estimate.speed import Source
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
+from coupled_adam_bench.tools.estimate.tables import memory_table, rental_table, training_table
 from embedding_geometry.table import align
 
 if TYPE_CHECKING:  # a plan is described without pandas
     from coupled_adam_bench.statistics.declared import Material
 
-UNKNOWN = "-"
 _KEPT = f"{KEEP_CHECKPOINTS} a cell, of no use once it has ended"
 
 
@@ -43,155 +41,6 @@ def _basis_of(source: Source, machine: str) -> str:
         case "estimate":
             return f"an estimate for {machine}"
     assert_never(source)
-
-
-def hours(seconds: float) -> str:
-    """Return a time as ``45 s``, ``12 min``, ``5.2 h`` or ``9.5 days``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
-
-
-def size(n_bytes: float | None) -> str:
-    """Return bytes in decimal units of three digits: ``1.25 TB``."""
-    if n_bytes is None:
-        return UNKNOWN
-    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
-        if n_bytes >= 0.9995 * unit:
-            return f"{count(n_bytes / unit)} {name}"
-    return f"{n_bytes / 1e3:.0f} kB"
-
-
-def count(value: float) -> str:
-    """Return a number in three digits, large ones with separators."""
-    if value == 0:
-        return "0"
-    rounded = float(f"{value:.3g}")
-    digits = 2 - math.floor(math.log10(abs(rounded)))
-    return f"{rounded:,.{max(0, min(digits, 4))}f}"
-
-
-def span(low: float, high: float) -> str:
-    """Return a range in three digits, ``980 to 1,110``, or a number if both ends are the same."""
-    return " to ".join(dict.fromkeys((count(low), count(high))))
-
-
-def _sum_span(ranges: Sequence[tuple[float, float]]) -> str:
-    lows, highs = zip(*ranges, strict=True)
-    return span(sum(lows), sum(highs))
-
-
-def training_table(estimate: Estimate) -> list[list[str]]:
-    """Return the table of what training takes, by study, model and number of tokens, the header
-    first."""
-    unit = "GPU" if estimate.on_gpus else "CPU"
-    header = [
-        "study",
-        "model",
-        "D",
-        "cells",
-        "FLOPs each",
-        unit + "s",
-        "MFU",
-        "basis",
-        "time each",
-        f"{unit} h",
-    ]
-    return [[*header, "done", "took each"], *(_training_row(row) for row in estimate.rows())]
-
-
-def _training_row(row: EstimateRow) -> list[str]:
-    first, execution = row.first, row.first.cell.study.execution
-    mfu = UNKNOWN
-    # A processor's peak is not known, so a study without GPUs has no share of it.
-    if execution.gpus:
-        rate = first.part.flops / first.seconds / first.processors
-        mfu = f"{100 * rate / GPUS[first.cell.study.budget.gpu].peak_flops:.0f} %"
-    tokens = first.cell.tokens_label or UNKNOWN
-    if first.tunes:
-        tokens += " (tuning)"
-    taken = hours(median(row.seconds_taken)) if row.seconds_taken else UNKNOWN
-    return [
-        first.cell.study.name,
-        first.cell.model.name,
-        tokens,
-        str(len(row.cells)),
-        f"{first.cell.flops:.2e}",
-        str(first.processors),
-        mfu,
-        first.source,
-        hours(first.seconds),
-        _sum_span([estimate.hours_range for estimate in row.cells]),
-        str(row.n_done),
-        taken,
-    ]
-
-
-def memory_table(estimate: Estimate) -> list[list[str]]:
-    """Return the table of what a process and a job take, by study and model, the header first."""
-    sizes = MEMORY_GB if estimate.on_gpus else ()
-    header = [
-        "study",
-        "model",
-        "weights",
-        "gradients",
-        "optimizer",
-        "activations",
-        "loss",
-        "at",
-        "peak",
-    ]
-    header += [f"{size} GB" for size in sizes] + ["job: memory", "limit"]
-    rows: dict[tuple[str, str], EstimateRow] = {}
-    for row in estimate.rows():
-        key = (row.first.cell.study.name, row.first.cell.model.name)
-        rows[key] = EstimateRow((*rows[key].cells, *row.cells)) if key in rows else row
-    return [header, *(_memory_row(row, sizes) for row in rows.values())]
-
-
-def _memory_row(row: EstimateRow, sizes: Sequence[int]) -> list[str]:
-    estimate = row.fullest
-    memory = estimate.memory
-    largest = [str(estimate.micro_batches.get(gb) or UNKNOWN) for gb in sizes]
-    most_mb = max(cell.mem_mb for cell in row.cells)
-    minutes = sorted(cell.minutes for cell in row.cells)
-    limits = dict.fromkeys(map(str, (minutes[0], minutes[-1])))
-    return [
-        estimate.cell.study.name,
-        estimate.cell.model.name,
-        size(memory.weights + memory.gathered + memory.casts),
-        size(memory.gradients),
-        size(memory.optimizer),
-        size(memory.activations),
-        size(memory.head),
-        str(memory.micro_batch_sequences),
-        size(memory.peak),
-        *largest,
-        size(1e6 * most_mb),
-        " to ".join(limits) + " min",
-    ]
-
-
-def rental_table(estimate: Estimate) -> list[list[str]]:
-    """Return the table of what is left to train on GPUs that can be rented, the header first."""
-    header = ["GPU", "memory", "peak in bf16", "cells that fit on one", "GPU h left", "an hour"]
-    return [[*header, "cost left"], *(_rental_row(rental) for rental in estimate.rentals)]
-
-
-def _rental_row(rental: Rental) -> list[str]:
-    gpu = GPUS[rental.gpu]
-    others = f"not {', '.join(rental.too_large)}" if rental.too_large else "all"
-    return [
-        rental.gpu,
-        size(gpu.memory),
-        f"{gpu.peak_flops / 1e12:.0f} TFLOP/s",
-        f"{rental.fitting}, {others}",
-        span(*rental.hours_range),
-        f"{rental.price:g} USD",
-        f"{span(*rental.cost_range)} USD",
-    ]
 
 
 def basis(estimate: Estimate) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from coupled_adam_bench.records.stated import stated_measures
 
+from coupled_adam_bench.records.stated import stated_measures
 from coupled_adam_bench.statistics.preregistered import checks
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coupled_adam_bench.tools.verify.options import parse_config
 
 from coupled_adam_bench.cli import parser
 from coupled_adam_bench.study.plan import make_plan, plan_from_json
 from coupled_adam_bench.study.settings import Paths, parse_any_study, parse_study
+from coupled_adam_bench.tools.verify.options import parse_config
 
 ROOT_HOME = Path("~root").expanduser()
 

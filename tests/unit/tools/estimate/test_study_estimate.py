@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from coupled_adam_bench.tools.estimate.quantities import count, hours, size, span
 
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.store.files import write_sealed
@@ -20,6 +19,7 @@ from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
 from coupled_adam_bench.study.settings import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.tools.estimate.cell import own_parts, prepare_minutes, trunk_part
 from coupled_adam_bench.tools.estimate.public_logs import residual_of
+from coupled_adam_bench.tools.estimate.quantities import count, hours, size, span
 from coupled_adam_bench.tools.estimate.speed import (
     START_SECONDS,
     Speeds,

@@ -68,7 +68,8 @@ def _compute(manifest: Manifest) -> Iterator[str]:
         hours[device].append(run["train"]["seconds"] * run["train"]["processes"] / 3600)
     for device, each in hours.items():
         yield f"Training {len(each)} models took {sum(each):.3g} hours on {device}."
-    if memory := [run["train"]["peak_memory_bytes"] for run in runs.values()]:
+    memory = [run["train"]["peak_memory_bytes"] for run in runs.values()]
+    if memory:
         yield f"A run took at most {max(memory) / 1e9:.3g} GB of memory."
     if any(study["training"]["schedule"] == "wsd" for study in manifest["studies"]):
         yield "Cells share their steps before the decay, which are counted in each: it took less."
@@ -82,9 +83,11 @@ def _settings(manifest: Manifest) -> Iterator[str]:
         for block in study["grid"]:
             tokens, optimizers = _words(block["tokens"]), _words(block["optimizers"])
             yield f"{block['table']} has the optimizers {optimizers} on tokens {tokens}."
-            if tune := block.get("tune"):
+            tune = block.get("tune")
+            if tune:
                 yield f"{block['table']} chose settings by validation loss: {_words(tune)}."
-    if trials := manifest.get("tuning_cells"):
+    trials = manifest.get("tuning_cells")
+    if trials:
         yield f"{len(trials)} runs were trials; tuning.csv has their losses and the choices."
     else:
         yield "No setting was searched for in this study."
