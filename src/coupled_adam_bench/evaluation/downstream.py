@@ -273,7 +273,7 @@ def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[
             values[column] = math.nan
             undefined.append(
                 f"{name}: lm-eval reports {column} as {value!r}"
-                + (", as of one item" * (kind != metric))
+                + (", as for a single item" * (kind != metric))
             )
             continue
         values[column] = float(value)
@@ -355,7 +355,7 @@ def _cached_in(folder: Path | None) -> Iterator[None]:
     usual place.
 
     There it finds again what it made of a file by the file's path and time, though the contents may
-    be others, and what it unpacked by the path alone.
+    be others, and what it unpacked only by the path.
     """
     from datasets import config
 

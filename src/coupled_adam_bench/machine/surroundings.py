@@ -1,8 +1,8 @@
 """The environment variables around a run: which of them the bench sets, clears or heeds, and why.
 
 Libraries read them when they are imported, so each process looks at them first.
-``python -m coupled_adam_bench.machine.surroundings [NAME ...]`` prints the table, or what happens to
-the variables that are named.
+``python -m coupled_adam_bench.machine.surroundings [NAME ...]`` prints the table, or what happens
+to the variables that are named.
 """
 
 import os
