@@ -131,7 +131,7 @@ class LogHandler(LogHandlerBase):
         _check_studies()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Follow an event, and print what is to be seen."""
+        """Follow an event, and print what users should see."""
         with self._lock:
             if self._full:
                 self._plain.emit(record)

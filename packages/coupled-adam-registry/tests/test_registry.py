@@ -352,7 +352,7 @@ def test_a_grid_that_was_widened_after_the_results_is_refused(
     wider["grid"][0]["seeds"] = [1, 2, 3]
     change(bundle, "tiny.yaml", lambda text: yaml.safe_dump(wider))
     bundle = reseal(bundle)
-    assert "tiny.yaml: its settings are not those of manifest.json, of which the" in refused(capsys)
+    assert "tiny.yaml: its settings are not those of manifest.json, with which" in refused(capsys)
     edit_manifest(
         bundle, lambda manifest: manifest["studies"][0]["grid"][0].update(seeds=[1, 2, 3])
     )
@@ -832,7 +832,7 @@ def test_code_of_a_bundle_is_imported_only_to_train_again(
     assert not list(Path().rglob("*.was_imported"))
     change(own_bundle, "code/own_for_registry.py", lambda text: text + "# other\n")
     reseal(own_bundle)
-    assert "code/own_for_registry.py: not that of manifest.json" in refused(capsys)
+    assert "code/own_for_registry.py: not the code of manifest.json" in refused(capsys)
 
 
 def test_no_module_of_a_bundle_takes_the_place_of_another(

@@ -567,7 +567,7 @@ def test_a_matrix_of_numpy(saved, pairs_file, tmp_path, capsys):
     alone = measured(tmp_path / "wte.npy", lists)
     assert alone.value("embeddings", "isotropy") == whole.value("embeddings", "isotropy")
     assert (alone.matrices.tied, alone.value("own", "n_pairs")) == (None, None)
-    assert "word similarity: a matrix alone has no tokenizer; give --tokenizer" in alone.undefined
+    assert "word similarity: a matrix has no tokenizer; give --tokenizer" in alone.undefined
     for given in (saved("gpt2"), saved("gpt2") / "tokenizer.json"):
         found = measure_model(str(tmp_path / "wte.npy"), lists, [], given)
         assert found.value("word_similarity", "r_bar") == whole.value("word_similarity", "r_bar")

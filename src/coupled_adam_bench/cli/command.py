@@ -38,7 +38,7 @@ class Command(argparse.ArgumentParser):
     def add_device(self) -> None:
         """Add the device on which torch computes."""
         what = (
-            "default: a GPU if the study has one (execution.gpus), or for a model of yours if there"
+            "default: a GPU if the study has one (execution.gpus), and for your own model if there"
             " is one"
         )
         self.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help=what)

@@ -1,4 +1,4 @@
-"""Gives each job of a machine GPUs of its own; on a cluster, the cluster does that."""
+"""Gives each job of a machine its own GPUs; on a cluster, the cluster does that."""
 
 import time
 from collections.abc import Iterator

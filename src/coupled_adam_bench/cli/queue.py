@@ -64,8 +64,8 @@ _CURES = {
         "nodes that it needs are down, drained or kept for others (`sinfo --list-reasons`); wait,"
         f" or {_PARTITION}"
     ),
-    "InvalidAccount": "name an account of yours (--set-resources {rule}:slurm_account=NAME)",
-    "InvalidQOS": "name a QOS of yours (--slurm-qos NAME)",
+    "InvalidAccount": "name one of your accounts (--set-resources {rule}:slurm_account=NAME)",
+    "InvalidQOS": "name a QOS that you may use (--slurm-qos NAME)",
     "JobHeld": (
         "somebody holds it, or SLURM does after it could not be started; `scontrol release"
         " {number}` lets it go"

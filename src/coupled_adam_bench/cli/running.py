@@ -226,7 +226,7 @@ def add_commands(stage: AddCommand) -> None:
     sub = stage(
         "train-trunk",
         _train_trunk,
-        "train what wsd cells share before their decay; exit status as of train",
+        "train what wsd cells share before their decay; the exit status is that of train",
     )
     sub.add_argument(
         "--branches",

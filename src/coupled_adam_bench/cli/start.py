@@ -200,7 +200,7 @@ def write_plan(jobs: Jobs) -> None:
 def try_code(jobs: Jobs, planned: Collection[str], is_local: bool) -> None:
     """Try GPUs and own code, if the planned jobs need them.
 
-    This is done in a process of its own, since it imports torch.
+    This is done in a separate process, since it imports torch.
 
     Raises:
         ValueError: The trial has failed, with what it said.
@@ -234,8 +234,8 @@ def try_code(jobs: Jobs, planned: Collection[str], is_local: bool) -> None:
 
 
 def start_live_import(jobs: Jobs, planned: Collection[str]) -> subprocess.Popen[bytes] | None:
-    """Start the import into MLflow beside the jobs. It ends with this process, which holds its
-    standard input."""
+    """Start the import into MLflow, which runs along with the jobs. It ends with this process,
+    which holds its standard input."""
     settings = [study.execution.track_seconds for study in jobs.plan.studies.values()]
     every = list(filter(None, settings))
     if not every or not TRAINING_RULES & {*planned}:

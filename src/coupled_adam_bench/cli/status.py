@@ -41,7 +41,8 @@ Kind = Literal["cell", "candidate", "trunk"]
 
 @dataclass(frozen=True)
 class Part:
-    """What a training job trains: the own steps of a cell, or those of a trunk up to a branch."""
+    """What a training job trains: the steps of a cell after its trunk, or the steps of a trunk up
+    to a branch."""
 
     label: str
     history: Path
@@ -276,7 +277,7 @@ def describe_group_failure(
 
 
 def _end_of(log: Path) -> list[str]:
-    """Return the last lines of a log, cut to a width, or what is to be said of an empty one."""
+    """Return the last lines of a log, cut to a width, or a sentence for an empty log."""
     if not log.is_file():
         return ["(there is none)"]
     return _lines_of(log)[-_LOG_LINES:] or ["(it is empty)"]

@@ -167,7 +167,7 @@ def add_commands(stage: AddCommand) -> None:
         "--study",
         type=Path,
         required=True,
-        help="a study's YAML file; its parts, if any, lie beside it",
+        help="a study's YAML file; its parts, if any, lie in the same folder",
     )
     sub.add_out("the plan, JSON")
     sub = stage(

@@ -1,5 +1,5 @@
-"""The commands for who has an optimizer and no study yet: a comparison in minutes, and a folder to
-begin with."""
+"""The commands for somebody who has an optimizer and no study yet: a comparison in minutes, and a
+folder to begin with."""
 
 import argparse
 import sys

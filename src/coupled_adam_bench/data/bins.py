@@ -29,7 +29,8 @@ class Bin:
     n_documents: int
     sha256: str
     n_bytes: int | None = None
-    """Bytes of the documents' text in UTF-8; None if they are not known, as of files of tokens."""
+    """Bytes of the documents' text in UTF-8; None if they are not known, for example for files of
+    tokens."""
 
 
 @dataclass(frozen=True)

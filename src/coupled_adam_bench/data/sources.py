@@ -264,8 +264,8 @@ def corpus_folder(mirror: str, source: HubSource) -> Path:
 
 
 def read_listing(folder: Path) -> Listing | None:
-    """Return the files of a corpus in a mirror, some of which may not be there; None if it has not
-    the corpus."""
+    """Return the files of a corpus in a mirror, some of which may not be there; None if the mirror
+    does not have the corpus."""
     path = folder / _LISTING
     return listing_from_json(read_sealed(path)) if path.is_file() else None
 

@@ -47,7 +47,7 @@ class TokenBytes:
         return np.where(before == self.eot_id, self.first[targets], self.inside[targets])
 
     def spelled(self, tokens: Ids) -> int | None:
-        """Return the bytes of documents in a row (n_tokens,); None if those of a token are not
+        """Return the bytes of documents in a row (n_tokens,); None if the bytes of a token are not
         known."""
         total, before = 0, self.eot_id
         for start in range(0, len(tokens), _CHUNK_TOKENS):
@@ -100,7 +100,7 @@ def _vocabulary(model: dict[str, Any]) -> Iterator[tuple[int, str]]:
 
 
 def _parts(values: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """Return by type the parts of a step of a tokenizer: one, none, or those of a sequence."""
+    """Return by type the parts of a step of a tokenizer: one, none, or all parts of a sequence."""
     step = values.get(name) or {"type": "Sequence"}
     if step["type"] != "Sequence":
         return {step["type"]: step}

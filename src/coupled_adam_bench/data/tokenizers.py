@@ -269,7 +269,7 @@ def _removes_unknown(tokenizer: Tokenizer) -> str | None:
 
 
 def _end_of_text(file: Path, tokenizer: Tokenizer) -> str:
-    """Return the end-of-text token: ``eos_token`` of the configuration beside ``file``, or else a
+    """Return the end-of-text token: ``eos_token`` of the configuration next to ``file``, or else a
     common name."""
     eos = configured_eos(file)
     names = special_ends(read_object(file)) if eos is None else [eos]

@@ -88,7 +88,7 @@ def windows_at(
     """Yield (inputs, targets) of shape (B, T) of the windows that start at ``starts_N``, targets
     one further.
 
-    A window that the end of the tokens makes shorter is a batch of its own.
+    A window that the end of the tokens makes shorter is a separate batch.
     """
     n_full = np.count_nonzero(starts_N + seq_len < len(tokens))
     for first in range(0, n_full, batch_sequences):

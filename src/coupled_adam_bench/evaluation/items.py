@@ -160,8 +160,8 @@ def _said_by(rule: Any, doc: Any, features: Sequence[str]) -> Any:
     file has it.
 
     A rule is the name of a field, a template, a function or a value. A template of one expression
-    gives the expression's value, and any other a text. None where a value is missing, and for what
-    has none, such as the place of what is not in a list.
+    gives the expression's value, and any other a text. None where a value is missing or cannot be
+    found, such as the place of a text that is not in a list.
     """
     if callable(rule):
         return _understood(rule, doc)

@@ -1,5 +1,5 @@
-"""What a pass over held-out text says beside its mean loss: by frequency band, by window, per byte,
-and its logits.
+"""What a pass over held-out text says in addition to its mean loss: by frequency band, by window,
+per byte, and its logits.
 
 B: sequences of a batch    T: tokens of a window    N: windows    P: pieces of windows
 G: held-out documents

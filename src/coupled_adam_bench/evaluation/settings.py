@@ -31,7 +31,7 @@ the rounding."""
 
 
 def set_files(study: Study, data_folder: Path) -> list[tuple[WordSimilaritySet, Path]]:
-    """Return the study's sets and their files; the set of the generated language lies beside the
+    """Return the study's sets and their files; the set of the generated language lies next to the
     token bins."""
     if study.evaluation.word_similarity == "synthetic":
         return [(WordSimilaritySet(name="synthetic", file=WORD_PAIRS), data_folder / WORD_PAIRS)]
@@ -69,7 +69,7 @@ def _of_list(read: Callable[[Path, WordList], Any], path: Path, spec: WordSimila
         return read(path, WordList(spec.name, spec.file, _columns(path, spec), spec.strip_pos))
     except ValueError as error:
         raise ValueError(
-            f"{error}; the settings are evaluation.word_similarity (`columns` names those of a set,"
+            f"{error}; the settings are evaluation.word_similarity (`columns` names the columns,"
             " such as [0, 1, 2]) and paths.word_similarity, and the target `fetch` downloads the"
             " paper's sets"
         ) from None
@@ -143,8 +143,8 @@ def downstream(study: Study, data_id: str) -> dict[str, Any]:
 
 
 def _shots(study: Study, chosen: Downstream) -> Any:
-    """Return the study's number of examples or, if it has none, those of the tasks that have some,
-    by name; else 0."""
+    """Return the study's number of examples or, if the study has none, the numbers of the tasks
+    that have some, by name; else 0."""
     if chosen.num_fewshot is not None or study.evaluation.downstream_of_files is None:
         return chosen.num_fewshot or 0
     tasks = find_tasks(chosen.tasks, study.paths.tasks, chosen.task_versions)

@@ -125,8 +125,9 @@ def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **fac
     """Write a cell's evaluation; ``ValueError`` for other metrics than the stage declares, or
     impossible numbers.
 
-    A number that statistics cannot use, as of a model whose weights are huge, is recorded as NaN
-    with that reason. The files beside the record come first, and it has their checksums.
+    A number that statistics cannot use, for example of a model whose weights are huge, is recorded
+    as NaN with that reason. The files next to the record are written first, and the record has
+    their checksums.
     """
     model_sha256 = measurement.model_sha256(cell_id)
     results, reasons = list(evaluation.results), list(evaluation.undefined)

@@ -1,4 +1,4 @@
-"""Finds the data of tasks: on the hub, in its mirror, or beside the generated language."""
+"""Finds the data of tasks: on the hub, in its mirror, or next to the generated language."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -170,7 +170,7 @@ def shots_of(task: TaskFile, num_fewshot: int | None) -> int | None:
 
     As in lm-eval, a task that names 0 has its examples in the prompt, and a study without the
     setting takes the task's own number, which is 0 where it names none. None for a group, whose
-    members have numbers of their own.
+    members have their own numbers.
     """
     if task.is_group:
         return num_fewshot

@@ -128,7 +128,7 @@ def _cached_in(folder: Path | None) -> Iterator[None]:
     usual place.
 
     There it finds again what it made of a file by the file's path and time, though the contents may
-    be others, and what it unpacked by the path alone.
+    be others, and what it unpacked only by the path.
     """
     from datasets import config
 

@@ -142,7 +142,7 @@ def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[
             values[column] = math.nan
             undefined.append(
                 f"{name}: lm-eval reports {column} as {value!r}"
-                + (", as of one item" * (kind != metric))
+                + (", as for a single item" * (kind != metric))
             )
             continue
         values[column] = float(value)

@@ -21,8 +21,8 @@ _SHOWN = 80
 
 
 class Response(tuple[float, bool]):
-    """What lm-eval is told of a request: its log-likelihood and whether the model would say it;
-    beside them its tokens."""
+    """What lm-eval is told of a request: its log-likelihood and whether the model would say it; and
+    also its tokens."""
 
     tokens: bytes
 
@@ -48,8 +48,8 @@ def share_hits(task: Any) -> None:
     """Have a task of lm-eval share the hit among choices of the same tokens.
 
     Its metrics are the mean over the ways to keep one choice of each group in the comparison. A
-    task with a ``process_results`` of its own is given the others as a little less likely, and all
-    of its metrics are the mean.
+    task with its own ``process_results`` is given the other choices as a little less likely, and
+    all of its metrics are the mean.
     """
     if task.OUTPUT_TYPE != "multiple_choice":
         return

@@ -70,11 +70,11 @@ class Tree:
 
 
 def build_trees(requests: Sequence[TokenRequest], width: int, max_nodes: int) -> list[Tree]:
-    """Return trees of the requests, among which are no equal ones.
+    """Return trees of the requests, no two of which are equal.
 
-    A request joins the tree before it if a model of this ``width`` computes less so than in a tree
-    of its own: it reads only what is new, but in one sequence with what it does not see. No tree
-    grows beyond ``max_nodes`` in this way.
+    A request joins the tree before it if a model of this ``width`` computes less so than in a
+    separate tree: the model then reads only what is new in the request, but in one sequence with
+    what the request does not see. No tree grows beyond ``max_nodes`` in this way.
     """
     linear = _ATTENTION_PER_WIDTH * width
     inputs = [request.tokens[:-1] for request in requests]
@@ -106,7 +106,7 @@ def pack(trees: Iterable[Tree], max_tokens: int) -> list[list[Tree]]:
     """Return batches of trees of like size, the largest first, of at most ``max_tokens`` nodes with
     their padding.
 
-    A tree that is larger is a batch of its own.
+    A tree that is larger is a separate batch.
     """
     batches: list[list[Tree]] = []
     for tree in sorted(trees, key=lambda tree: -len(tree.tokens)):

@@ -21,7 +21,7 @@ def say(line: str) -> None:
 
 
 class _Lines:
-    """A log file in which each state of a bar is a line of its own."""
+    """A log file in which each state of a bar is a separate line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

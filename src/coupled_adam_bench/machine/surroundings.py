@@ -1,11 +1,13 @@
 """The environment variables around a run: which of them the bench sets, clears or heeds, and why.
 
 Libraries read them when they are imported, so each process looks at them first.
-docs/surroundings.md has the table.
+``python -m coupled_adam_bench.machine.surroundings [NAME ...]`` prints the table, or what happens
+to the variables that are named.
 """
 
 import os
-from collections.abc import Mapping, MutableMapping
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -175,6 +177,18 @@ def describe(cleared: Mapping[str, str]) -> str:
     return f"cleared from the environment of this run: {'; '.join(parts)}. See {PAGE}"
 
 
+def explain(names: Sequence[str]) -> str:
+    """Return what the bench does with each of these variables and what they decide, a line each;
+    without names, the whole table."""
+    if not names:
+        return "\n".join(f"{line.names}: {line.does}: {line.what}" for line in TABLE)
+    lines = []
+    for name in names:
+        line = line_of(name)
+        lines.append(f"{name}: " + ("left alone" if line is None else f"{line.does}: {line.what}"))
+    return "\n".join(lines)
+
+
 def instructions(variables: Mapping[str, str] = os.environ) -> list[str]:
     """Return the variables, as ``NAME=value``, that choose a processor's instructions."""
     chosen = line_of("ATEN_CPU_CAPABILITY")
@@ -186,3 +200,7 @@ def instructions(variables: Mapping[str, str] = os.environ) -> list[str]:
 def is_launched() -> bool:
     """Tell whether our launcher started this process, as one of several that train a cell."""
     return LAUNCHER in os.environ
+
+
+if __name__ == "__main__":
+    print(explain(sys.argv[1:]))

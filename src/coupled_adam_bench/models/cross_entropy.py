@@ -229,11 +229,11 @@ def sum_with_z_loss(
     softmax: Softmax | None = None,
     chunk_loss: ChunkLoss | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the sum over tokens of cross-entropy and ``z_loss (log Z)^2``, and that of the
-    cross-entropy alone.
+    """Return the sum over tokens of cross-entropy and ``z_loss (log Z)^2``, and the sum of only the
+    cross-entropy.
 
-    Only the first can be differentiated. ``softmax`` takes the place of the device's own, and
-    ``chunk_loss`` that of all that is done with a chunk's logits. Everything else is as in
+    Only the first sum can be differentiated. ``softmax`` takes the place of the device's softmax,
+    and ``chunk_loss`` the place of all that is done with a chunk's logits. Everything else is as in
     :func:`sum_cross_entropy`.
     """
     arguments = (hidden_TD, weight_VD, targets_T, z_loss, soft_cap, softmax, chunk_loss)

@@ -50,10 +50,10 @@ def save_model(
 
     A model that is not ``in_transformers`` is read only by :func:`load_model`. The classes of
     transformers have no soft cap, so for a model with one they give the logits before it.
-    ``tokenizer`` is a folder in Hugging Face format; its files are copied beside the weights. The
-    folder appears whole or not at all, and replaces an existing one. For a sharded model, ``state``
-    is its state dict with whole tensors. With a ``cell``, the weights carry its id, and a model
-    card says how it was trained. The same gives the same bytes.
+    ``tokenizer`` is a folder in Hugging Face format; its files are copied to the folder of the
+    weights. The folder appears whole or not at all, and replaces an existing one. For a sharded
+    model, ``state`` is its state dict with whole tensors. With a ``cell``, the weights carry its
+    id, and a model card says how it was trained. The same gives the same bytes.
     """
     names = {family_of(name).model: name for name in ARCHITECTURES}
     # FSDP2 makes a subclass of it.

@@ -174,7 +174,7 @@ class Figures(Block):
 
 @dataclass(frozen=True)
 class Part(Block):
-    """What a template of its own shows, given ``variables``."""
+    """What a separate template shows, given ``variables``."""
 
     template: str
     variables: Mapping[str, Any] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class Fold(Block):
 
 @dataclass(frozen=True)
 class Beside(Block):
-    """Blocks beside each other, as far as the page is wide."""
+    """Blocks side by side, as far as the page is wide."""
 
     blocks: Sequence[Block]
 

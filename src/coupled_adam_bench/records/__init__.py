@@ -1,1 +1,1 @@
-"""What evaluations leave on disk: their files, and what is kept of scores beside them."""
+"""What evaluations leave on disk: their files, and what is kept of scores along with them."""

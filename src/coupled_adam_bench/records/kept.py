@@ -1,5 +1,5 @@
-"""What is kept beside an evaluation: losses of windows, cosines of word pairs, and results document
-by document.
+"""What is kept along with an evaluation: losses of windows, cosines of word pairs, and results
+document by document.
 
 Each is a file packed by gzip, whose SHA-256 the evaluation has, and the same numbers are the same
 bytes. Windows and pairs are tables of CSV, in which floats have the fewest digits that read back as
@@ -246,7 +246,7 @@ def pack_documents(documents: Iterable[Document]) -> bytes:
 
 
 def read_documents(measurement: Measurement, cell_id: str) -> list[Document]:
-    """Return the documents of a cell, none of a diverged one; ``ValueError`` as of
+    """Return the documents of a cell, none of a diverged one; ``ValueError`` as from
     :meth:`Measurement.read`."""
     if DOCUMENTS not in measurement.read(cell_id).get("files", {}):
         return []
@@ -255,7 +255,7 @@ def read_documents(measurement: Measurement, cell_id: str) -> list[Document]:
 
 
 def read_scores(measurement: Measurement, cell_id: str, metric: str) -> dict[str, dict[str, float]]:
-    """Return one metric of a cell's documents by task and document; ``ValueError`` as of
+    """Return one metric of a cell's documents by task and document; ``ValueError`` as from
     :func:`read_documents`.
 
     A document is named by its number, its hash and what is right. Documents without the metric are

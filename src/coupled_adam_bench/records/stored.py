@@ -3,7 +3,7 @@ measured. Light.
 
 The name of an evaluation's file ends in a hash of everything that can change its numbers: stage and
 version, settings, and the model. Studies that share a cell and measure it otherwise therefore have
-files of their own, side by side, and a study never finds those of another.
+different files, side by side, and a study never finds the files of another.
 """
 
 import importlib
@@ -38,15 +38,15 @@ def is_usable(value: float) -> bool:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The numbers of one cell from one stage: rows of ``results.csv``, and what else is kept beside
-    them."""
+    """The numbers of one cell from one stage: rows of ``results.csv``, and what else is kept along
+    with them."""
 
     results: list[ResultRow]
     undefined: list[str] = field(default_factory=list)
     """The reasons for the values that are NaN."""
     detail: dict[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents of further files, which are kept beside the evaluation, by the ends of their
+    """Contents of further files, which are kept along with the evaluation, by the ends of their
     names."""
 
 
@@ -199,8 +199,8 @@ def read_evaluation(path: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
     """Return an evaluation; ``ValueError`` with the file if it is missing, damaged, or not what is
     ``expected``.
 
-    The files beside it are compared with the SHA-256 that it has of them under ``files``, if it has
-    any.
+    The files next to it are compared with their SHA-256 under ``files``, if the evaluation has
+    some.
     """
     record = read_sealed(path)
     for key, value in expected.items():
@@ -225,7 +225,7 @@ def _unusable(rows: Iterable[ResultRow]) -> str | None:
 
 
 def beside(evaluation: Path, name: str) -> Path:
-    """Return the file beside an evaluation's file whose name ends in ``name``."""
+    """Return the file next to an evaluation's file whose name ends in ``name``."""
     return evaluation.with_name(f"{evaluation.stem}.{name}")
 
 

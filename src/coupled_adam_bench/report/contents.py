@@ -1,4 +1,4 @@
-"""What the page has: the sections without a file of their own, and all sections in the order of the
+"""What the page has: the sections that have no file, and all sections in the order of the
 catalogue."""
 
 import math

@@ -1,7 +1,7 @@
 """The reporting of a study in one go: results, statistics, tables, figures, the record behind them,
 and the page.
 
-All of it is made in a folder beside, and moved to its place at the end. So a report that fails
+All of it is made in a hidden folder, and moved to its place at the end. So a report that fails
 leaves the last one.
 """
 
@@ -36,7 +36,7 @@ from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.study.plan import Plan
 
 Only = Literal["tables", "figures"]
-"""A part of the reporting that can be asked for alone."""
+"""A part of the reporting that can be asked for without the others."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
 
 
 _EMBEDDED_BYTES = 1_000_000
-"""The most bytes of figures that a page has within; those of a small study can be sent as one
-file, and a page of many runs stays one that a browser opens at once."""
+"""The most bytes of figures that a page has within: the page of a small study can be sent as one
+file, and a browser still opens the page of many runs at once."""
 
 
 def _figure_sources(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return where a page finds the figures: within, as data URIs, or beside it where they are too
+    """Return where a page finds the figures: within, as data URIs, or next to it where they are too
     many bytes.
 
-    A data URI also keeps the ids of an SVG file from colliding with those of the others.
+    A data URI also keeps the ids of an SVG file from colliding with the ids of the others.
     """
     sources, embedded = {}, 0
     for name in names:

@@ -1,4 +1,4 @@
-"""Figures that a study brings: classes of its own, which the section "More figures" shows."""
+"""Figures that a study brings: its own classes, whose figures the section "More figures" shows."""
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar

@@ -109,7 +109,7 @@ def render_latex(table: PrintedTable, templates_dir: Path) -> str:
 
 
 def render_tabular(table: PrintedTable, templates_dir: Path) -> str:
-    """Return the rows of a table for a float and a caption of one's own: the same as in the
+    """Return the rows of a table for the author's float and caption: the same rows as in our
     float."""
     template = latex_environment(templates_dir).get_template("tabular.tex.j2")
     return _with_needs(template.render(table=table))

@@ -86,7 +86,8 @@ class PrintedTable:
 
     @property
     def groups(self) -> list[list[list[Row]]]:
-        """The rows of as many tokens together, and among these those of a size."""
+        """The rows with the same number of tokens together, and among these the rows with the same
+        size of model."""
         groups = []
         for _, of_tokens in groupby(self.rows, key=lambda row: row.n_tokens):
             sizes = groupby(of_tokens, key=lambda row: row.size)

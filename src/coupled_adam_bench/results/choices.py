@@ -19,8 +19,8 @@ from coupled_adam_bench.study.plan.tuning import Candidate, Tuning
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate with the validation loss of each of its cells, NaN with a reason for one that has
-    none."""
+    """A candidate with the validation loss of each of its cells, NaN with a reason for a cell that
+    has no loss."""
 
     candidate: Candidate
     losses: tuple[float, ...]

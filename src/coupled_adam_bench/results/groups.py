@@ -254,7 +254,7 @@ def _labels(
         if other != setup:
             raise ValueError(
                 f"models: {other.model} and {setup.model} are both printed as {label!r}, so tables"
-                " could not tell them apart; give one of them a label of its own"
+                " could not tell them apart; give one of them another label"
             )
     return labels
 

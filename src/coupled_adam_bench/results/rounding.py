@@ -1,4 +1,4 @@
-"""What is left of a difference once the rounding of its own computation is taken away.
+"""What is left of a difference once the rounding of its computation is taken away.
 
 Equal accuracies, as means over tasks and seeds, may differ in their last bit. Such a difference
 would win a comparison and, with the same bit in each seed, have p = 0.
@@ -13,7 +13,7 @@ more than 1e-9.
 
 
 def rounding_of(*numbers: float) -> float:
-    """Return the largest size of what is left of ``numbers`` by rounding alone."""
+    """Return the largest size of what is left of ``numbers`` only by rounding."""
     return ROUNDING * max(map(abs, numbers))
 
 

@@ -22,8 +22,8 @@ def summarize(values: Sequence[float]) -> Sample:
     """Return number, mean and sample standard deviation (NaN for fewer than two values).
 
     Both are the exact values, rounded once, as ``statistics`` computes them, and 0 where they are
-    rounding alone: so values that differ by their last bit have a standard deviation of 0, as equal
-    ones have.
+    only rounding: so values that differ by their last bit have a standard deviation of 0, as equal
+    values have.
     """
     finite = [float(value) for value in values if math.isfinite(value)]
     n = len(finite)

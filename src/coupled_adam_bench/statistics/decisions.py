@@ -1,6 +1,6 @@
 """What is decided of a study: every comparison once, with its outcome, and what tables print bold.
 
-Two rules stand beside each other. What is bold follows the rule of the table (``statistics.bold``,
+Two rules stand side by side. What is bold follows the rule of the table (``statistics.bold``,
 by default the paper's). The outcome of a comparison is ours: the two-sided paired t-test at 5 %,
 after Holm's correction over the tests of the table. Tables, figures, sentences and counts read
 either from the facts, and compute neither.
@@ -132,8 +132,8 @@ def _questions(study: StudyResults, group: Group) -> Iterator[tuple[Metric, Comp
 def _decided_questions(
     study: StudyResults,
 ) -> Iterator[tuple[Group, Metric, Comparison]]:
-    """Yield the comparisons beside the columns of tables; those of a table are corrected together,
-    each in the first table that has it."""
+    """Yield the comparisons next to the columns of tables. The comparisons of a table are corrected
+    together, each in the first table that has it."""
     first: dict[Any, Comparison] = {}
     for name, groups in study.layout.groups.items():
         table = study.layout.tables[name]

@@ -29,7 +29,7 @@ class Section:
     """A part of the report: the id and the title of the section, and the function that gives its
     blocks.
 
-    A study of which there are no blocks does not have the section. Sections that are not
+    A study without blocks does not have the section. Sections that are not
     ``is_front`` are folded: a reader opens them.
     """
 

@@ -126,8 +126,8 @@ def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int,
 
 
 def _curve(logs_T: Floats, means_T: Floats) -> tuple[Floats, Floats]:
-    """Return log D at many places, and the falling curve of the losses there, as
-    :func:`needed_tokens` has it."""
+    """Return log D at many places, and the falling curve of the losses there, which
+    :func:`needed_tokens` fits."""
 
     def law(exponent: float) -> tuple[Floats, Floats]:
         powers = np.exp(-exponent * (places - places[0]))
@@ -163,7 +163,7 @@ def is_adam(optimizer: Optimizer) -> bool:
 @dataclass(frozen=True)
 class Curve:
     """The losses of an optimizer by tokens and seed, whether a trial chose its settings at each of
-    them, and whether it is an Adam, which a speedup may be beside."""
+    them, and whether it is an Adam, with which a speedup may be compared."""
 
     key: str
     label: str
@@ -172,7 +172,8 @@ class Curve:
     losses: dict[int, dict[int, float]]
 
     def mean(self, n_tokens: int) -> float:
-        """Return the mean loss with these tokens, NaN if there is none or a seed has none."""
+        """Return the mean loss with these tokens, NaN if there are no seeds or a seed has no
+        loss."""
         return summarize(list(self.losses.get(n_tokens, {}).values())).mean
 
 
@@ -182,8 +183,8 @@ def reference_of(
     """Return the strongest Adam of some tokens, for an optimizer that ``is_tuned`` or not, or why
     there is none.
 
-    An optimizer with settings of its own trial stands beside Adam with settings of its own, and no
-    other.
+    An optimizer whose settings a trial chose is compared with Adam whose settings a trial chose,
+    and with no other.
     """
     adams = [curve for curve in curves if curve.is_adam and math.isfinite(curve.mean(n_tokens))]
     strongest = min(adams, key=lambda curve: curve.mean(n_tokens), default=None)

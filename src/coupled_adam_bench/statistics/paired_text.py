@@ -68,7 +68,8 @@ def pairs_of(scores: Callable[[str], Scores], first: Cell, second: Cell) -> Pair
 
 
 def _scores(runs: Path, cell: Cell) -> Scores:
-    """Return the accuracies of a cell by task and document; ``ValueError`` if it has none."""
+    """Return the accuracies of a cell by task and document; ``ValueError`` if the cell has no
+    accuracies."""
     scores = read_scores(
         measurement_of(STAGES[ACC.stage], cell.study, cell.data_id, runs), cell.id, ACC.name
     )

@@ -1,4 +1,4 @@
-"""Statistics that a study brings: classes of its own, each a CSV file with a section of the
+"""Statistics that a study brings: its own classes, each a CSV file with a section of the
 report."""
 
 from abc import ABC, abstractmethod

@@ -34,8 +34,8 @@ class Score:
 class Scorecard:
     """The scores of a table.
 
-    ``labels`` of its optimizers are by key; ``plain`` are the keys by their names without a
-    learning rate of their own.
+    ``labels`` of its optimizers are by key; ``plain`` are the keys by their names without their own
+    learning rate.
     """
 
     table: Table
@@ -49,9 +49,9 @@ WORDS = {
     "paper": ("Not reproduced", "Partly reproduced", "Reproduced"),
     "small": ("Not seen in small", "Partly seen in small", "Seen in small"),
     "head alone": (
-        "Not seen on a head alone",
-        "Partly seen on a head alone",
-        "Seen on a head alone",
+        "Not seen on a head without a transformer",
+        "Partly seen on a head without a transformer",
+        "Seen on a head without a transformer",
     ),
     "generated": ("Mechanism not seen", "Mechanism partly seen", "Mechanism seen"),
 }
@@ -200,8 +200,8 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
 
 
 def _pair(card: Scorecard) -> tuple[str, str] | None:
-    """Return the keys of Adam and Coupled Adam if the table compares just these; each may have a
-    rate of its own."""
+    """Return the keys of Adam and Coupled Adam if the table compares just these; each may have its
+    own rate."""
     if len(card.labels) == 2 and card.plain.keys() == {ADAM, COUPLED_ADAM}:
         return card.plain[ADAM], card.plain[COUPLED_ADAM]
     return None

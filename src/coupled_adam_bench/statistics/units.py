@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True)
 class Estimate:
     """A mean difference over ``n`` units, with its standard error and degrees of freedom; NaN where
-    it has none."""
+    these are not defined."""
 
     n: int
     difference: float

@@ -55,7 +55,7 @@ def move_aside(path: Path) -> Path:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``, which replaces it if the block succeeds and is
+    """Yield a temporary path next to ``path``, which replaces it if the block succeeds and is
     deleted otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")

@@ -24,8 +24,8 @@ NOT_IMPORTED = "not_imported"
 SHOWN = "shown"
 """The key of that summary with what to type and the address where MLflow then shows the curves."""
 IMPORTED_FROM = "results"
-"""The key of that summary with the folder whose files a database names; a server has copies of its
-own."""
+"""The key of that summary with the folder whose files a database names; a server has its own
+copies."""
 HISTORY = "history.jsonl"
 WEIGHTS = "model.safetensors"
 TUNING = "tuning"

@@ -36,7 +36,8 @@ def write_run(run_dir: Path, record: Mapping[str, Any]) -> None:
     """Write ``run.json``, the last file of a run: its record, sealed, with the SHA-256 of history
     and model.
 
-    ``model_sha256`` is that of the weights, ``model_files`` has those of the files beside them.
+    ``model_sha256`` is the SHA-256 of the weights, and ``model_files`` has the SHA-256 of each file
+    next to them.
     """
     files = RunFiles(run_dir)
     model = _model_checksums(files.model) if record["status"] == "completed" else {}

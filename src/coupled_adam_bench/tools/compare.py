@@ -83,7 +83,7 @@ def compare(
 
     Args:
         optimizers: Two or more. The first one is what the others are compared with.
-        seeds: Their number, from seed 1 on, or the seeds themselves. Those of an earlier call are
+        seeds: Their number, from seed 1 on, or the seeds themselves. Seeds of an earlier call are
             not trained again.
         name: The name of the study, and of its folder in ``results/``.
         cores: How many processors may work; by default all.
@@ -122,7 +122,7 @@ def _study(optimizers: Sequence[Entry], seeds: int | Sequence[int], name: str) -
 
 
 def _entry(optimizer: Entry) -> str | dict[str, Any]:
-    """Return an optimizer as a study has it; a class has its dotted path for a name."""
+    """Return an optimizer as an entry of a study; a class has its dotted path for a name."""
     if isinstance(optimizer, type):
         if optimizer.__module__ == "__main__":
             raise ValueError(

@@ -70,7 +70,8 @@ def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
     if missing:
         listed = "\n".join(f"  {line}" for line in dict.fromkeys(missing))
         raise ValueError(
-            f"{len(dict.fromkeys(missing))} things could not be had; all else is there\n{listed}"
+            f"{len(dict.fromkeys(missing))} things could not be fetched; all else is there\n"
+            f"{listed}"
         )
     print(
         "fetched; jobs find it under paths.hub_mirror and paths.word_similarity, and need no"
@@ -128,7 +129,7 @@ def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Ite
 
 
 def _check_space(item: Item) -> None:
-    """Print what is to be fetched; ``ValueError`` if its disk has too little space."""
+    """Print what will be fetched; ``ValueError`` if its disk has too little space."""
     missing = max(0, item.bytes - _size(item.target))
     there = next(
         folder for folder in (item.target, *item.target.absolute().parents) if folder.exists()
@@ -229,8 +230,8 @@ def _list_task_data(name: str, data: HubData, split: str, file: Path, minutes: f
 def _write_task_data(listing: Listing, file: Path, minutes: float) -> None:
     """Write the rows of a split as lines of JSON, whole or not at all.
 
-    Fields of JSON are copied as they stand. Those of parquet have the types that it says, and its
-    dates and times are written as lm-eval would print them.
+    Fields of JSON are copied as they stand. Fields of parquet have the types that the file says,
+    and its dates and times are written as lm-eval would print them.
     """
     import datasets
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 CELL = "coupled_adam_bench.cell"
-"""The tag with the id of a run's cell; the run of a whole study has none."""
+"""The tag with the id of a run's cell; the run of a whole study does not have this tag."""
 WITHOUT_SEED = "without_seed"
 """The tag with the name that the runs of a cell's other seeds have as well."""
 LOSS = "train/loss"

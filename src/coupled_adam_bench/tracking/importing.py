@@ -2,9 +2,9 @@
 
 Training only appends to ``history.jsonl``, so a slow or absent server cannot disturb it. An import
 adds what is new since the last one: tags of each MLflow run say what it already has. The run of the
-study stands beside those of its cells, and has the means of its tables, its figures and its report.
-MLflow's page "Models" lists the trained models with the numbers of their evaluations; their weights
-stay where they are, and a tag says where.
+study stands among the runs of its cells, and has the means of its tables, its figures and its
+report. MLflow's page "Models" lists the trained models with the numbers of their evaluations; their
+weights stay where they are, and a tag says where.
 """
 
 import csv

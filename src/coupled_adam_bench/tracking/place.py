@@ -147,8 +147,8 @@ def _advice(uri: str, cause: BaseException) -> str:
 
 
 def _bring_along(database: Path) -> None:
-    """Let a database that was moved or copied with its project name the files beside it, not those
-    it came from."""
+    """Let a database that was moved or copied with its project name the files in its new place, and
+    not those in its old one."""
     here = paths.MLFLOW_ARTIFACTS.resolve()
     with closing(sqlite3.connect(database, timeout=20)) as connection, connection:
         found = connection.execute("SELECT artifact_location FROM experiments").fetchall()

@@ -2,9 +2,9 @@
 after the other.
 
 A trunk is the steps that cells of schedule ``wsd`` share before their decay: a run with a constant
-learning rate in a folder of its own, which keeps its checkpoints at the branches. A cell starts
-from the last such checkpoint before its decay (:meth:`Trainer.resume`). This changes the cost of a
-cell, but none of its numbers. A study with a larger D continues from the end of the trunk.
+learning rate in a separate folder, which keeps its checkpoints at the branches. A cell starts from
+the last such checkpoint before its decay (:meth:`Trainer.resume`). This changes the cost of a cell,
+but none of its numbers. A study with a larger D continues from the end of the trunk.
 """
 
 import contextlib

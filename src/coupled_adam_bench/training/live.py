@@ -180,7 +180,7 @@ class RowSteps(AtGeometrySteps):
 
 class SecondMoment(AtGeometrySteps):
     """Adam's own second moment of the rows of the head, by how often a batch has their tokens;
-    other rules have none."""
+    other rules have no second moment."""
 
     def __init__(self, trainer: Trainer) -> None:
         super().__init__(trainer)

@@ -19,8 +19,8 @@ GPU_SHARE = 0.9
 """Share of a GPU's memory to use; the rest is for CUDA itself, fragmentation and the communication
 of gradients."""
 CPU_PROCESS_BYTES = 800_000_000
-"""Memory of a process on a CPU beside weights and activations: Python, torch and the batches read
-ahead."""
+"""Memory of a process on a CPU in addition to weights and activations: Python, torch and the
+batches read ahead."""
 FP32, BF16 = 4, 2
 LEAST_MEM_MB = 4000
 _MEMORY_MARGIN = 1.5
@@ -28,7 +28,7 @@ _MEMORY_MARGIN = 1.5
 # CUDA, pinned batches.
 _GPU_PROCESS_BYTES = 5_000_000_000
 STOP_SECONDS = 120
-"""Time that a training job has to stop, beside that for its checkpoint."""
+"""Time that a training job has to stop, in addition to the time for its checkpoint."""
 # A checkpoint is written and read again for its checksums; shared file systems can be as slow.
 _CHECKPOINT_BYTES_PER_SECOND = 0.2e9
 

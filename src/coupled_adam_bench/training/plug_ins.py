@@ -1,5 +1,5 @@
-"""Measurements along training that a study brings: classes of its own, which must change nothing of
-a run."""
+"""Measurements along training that a study brings: its own classes, which must change nothing of a
+run."""
 
 import math
 from abc import ABC

@@ -505,7 +505,7 @@ def test_one_item_has_no_standard_error(mirror):
     assert math.isnan(found["rows"]["arc_easy", "acc_stderr"])
     assert math.isnan(found["rows"]["average", "acc_stderr"])
     assert found["undefined"] == [
-        f"arc_easy: lm-eval reports {metric}_stderr as 'N/A', as of one item"
+        f"arc_easy: lm-eval reports {metric}_stderr as 'N/A', as for a single item"
         for metric in ("acc", "acc_norm")
     ]
 

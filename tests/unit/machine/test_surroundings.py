@@ -98,12 +98,42 @@ def test_the_user_is_told_what_was_cleared_in_one_sentence():
     )
 
 
-def test_the_page_has_the_table():
-    rows = ["| variables | the bench | what they decide |", "|---|---|---|"]
-    for line in TABLE:
-        names = ", ".join(f"`{name}`" for name in line.names.split())
-        rows.append(f"| {names} | {line.does} | {line.what} |")
-    assert "\n".join(rows) in (ROOT / PAGE).read_text(encoding="utf-8"), "\n".join(rows)
+COMMAND = "python -m coupled_adam_bench.machine.surroundings"
+
+
+def explained(*names: str) -> list[str]:
+    command = [sys.executable, *COMMAND.split()[1:], *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_command_of_the_page_prints_the_whole_table():
+    rows = [f"{line.names}: {line.does}: {line.what}" for line in TABLE]
+    assert explained() == rows
+    assert f"\n{COMMAND} OMP_NUM_THREADS\n" in (ROOT / PAGE).read_text(encoding="utf-8")
+
+
+def test_the_command_says_what_happens_to_a_variable():
+    assert explained("OMP_NUM_THREADS", "OMP_PROC_BIND", "PATH") == [
+        "OMP_NUM_THREADS: sets: a job has the study's threads; yours count for a command that you"
+        " start yourself",
+        "OMP_PROC_BIND: clears: how many threads compute and on which processors",
+        "PATH: left alone",
+    ]
+
+
+def test_the_examples_of_the_page_are_treated_as_it_says():
+    rows = re.findall(
+        r"^\| (clears|sets|heeds|leaves alone) \|.*\| (.*) \|$",
+        (ROOT / PAGE).read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert len(rows) == 4
+    for does, examples in rows:
+        for name in re.findall(r"`(\w+\*?)`", examples):
+            line = line_of(name)
+            assert does == ("leaves alone" if line is None else line.does), name
 
 
 def test_what_the_table_says_is_set_is_set_without_asking():

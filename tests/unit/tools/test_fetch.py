@@ -246,7 +246,7 @@ def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
     hub.files["/pairs.zip"] = zipped("sets/pairs.txt", b"header\nsun moon 4\n")
     done = here.run("fetch")
     assert done.returncode == 2
-    assert "2 things could not be had" in done.stderr
+    assert "2 things could not be fetched" in done.stderr
     assert done.stderr.count("has a loading script") == 1  # each failure once, at the end
     assert re.search(
         r"arc_easy: .*has a loading script, ai2_arc\.py, .*put its rows .*/ARC-Easy/test\.jsonl",
@@ -279,7 +279,7 @@ def test_names_that_do_not_resolve(here: Here) -> None:
     done = here.run("fetch", HF_ENDPOINT="https://hub.example.invalid")
     assert time.monotonic() - start < 25
     assert done.returncode == 2
-    said, _, listed = done.stderr.partition("could not be had")
+    said, _, listed = done.stderr.partition("could not be fetched")
     assert said.endswith("4 things "), done.stderr
     for part in ("arc_easy|ai2_arc", "org/set", "pairs.txt", "more.txt"):
         assert re.search(part, listed)

@@ -156,7 +156,7 @@ def test_a_table_says_that_its_losses_are_exact(settings):
     [
         (
             {"models": [{"name": "t", "n_layer": 1, "n_head": 2, "d_model": 8}]},
-            "training.data_order: 'pairs' draws a token with the one before it alone, and t reads",
+            "training.data_order: 'pairs' draws only a token and the one before it, and t reads",
         ),
         (
             {"evaluation": {"word_similarity": [], "test_loss": {"windows": "random"}}},

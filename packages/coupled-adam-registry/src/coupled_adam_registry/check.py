@@ -46,7 +46,7 @@ class Checked(form.Opened):
 
     recorded: Recorded
     is_own: bool = False
-    """Whether the registry says that it is of its own project."""
+    """Whether the registry says that the bundle belongs to its own project."""
 
 
 def checked_bundles(
@@ -161,15 +161,16 @@ def _check_files(opened: form.Opened, recorded: Recorded) -> None:
         # about the results.
         if known_settings(yaml.safe_load(opened.files[name])) != yaml.safe_load(text):
             raise ValueError(
-                f"{folder / name}: its settings are not those of manifest.json, of which the cells"
-                " are; put it back"
+                f"{folder / name}: its settings are not those of manifest.json, with which the"
+                " cells were trained; put it back"
             )
     code = form.code_of(plan.trained.values())
     for module, sha256 in code.items():
         name = form.code_file(module)
         if hashlib.sha256(opened.files[name]).hexdigest() != sha256:
             raise ValueError(
-                f"{folder / name}: not that of manifest.json, of which the cells are; put it back"
+                f"{folder / name}: not the code of manifest.json, with which the cells were"
+                " trained; put it back"
             )
     own = {module.partition(".")[0] for module in code}
     taken = {*sys.stdlib_module_names, "coupled_adam", "coupled_adam_bench"}

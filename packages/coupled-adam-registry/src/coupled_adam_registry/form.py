@@ -1,4 +1,4 @@
-"""What a bundle is: the fields of ``bundle.json``, the files beside it, and its name.
+"""What a bundle is: the fields of ``bundle.json``, the other files, and its name.
 
 A bundle is a folder below ``registry/``. Its name is the SHA-256 of the lines that ``sha256sum``
 prints of its files, sorted by their names, so whatever changes in it gives another name. What is
@@ -270,7 +270,7 @@ def code_file(module: str) -> str:
 
 
 def names_of_files(recorded: Recorded) -> set[str]:
-    """Return the paths of the files that a bundle has beside ``bundle.json``."""
+    """Return the paths of the files that a bundle has in addition to ``bundle.json``."""
     plan = recorded.plan
     statistics = {statistic.file for statistic in statistics_of(plan)} & {*STATISTICS}
     stated = () if plan.stated is None else (STATED,)

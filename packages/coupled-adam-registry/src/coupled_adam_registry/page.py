@@ -75,8 +75,8 @@ def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
 
 
 def _links(bundles: Sequence[Checked], place: str) -> dict[str, Markup]:
-    """Return by the name of each bundle the link to it, given the ``place`` of the registry beside
-    the page."""
+    """Return by the name of each bundle the link to it, given the ``place`` of the registry seen
+    from the page."""
     link = Markup('<a href="{}/{}/{}" title="{}">[{}]</a>')
     links = {}
     for number, each in enumerate(bundles, 1):

@@ -25,7 +25,7 @@ from coupled_adam_registry.check import Checked
 
 LOSS = METRICS["loss"]
 BESIDE = (METRICS["isotropy"], METRICS[RAREST.pooled_calibration])
-"""The metrics that the page shows beside the loss."""
+"""The metrics that the page shows in addition to the loss."""
 DIGITS = {LOSS: LOSS.digits + 1} | {metric: metric.digits for metric in BESIDE}
 
 

@@ -87,8 +87,8 @@ def saved_step_and_moment(
 
 
 def of_adamw(state: dict[str, Any], parameter: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-    """Return a parameter's state as AdamW has it, with a coupled second moment in each element of
-    its column."""
+    """Return a parameter's state in the form of AdamW, with a coupled second moment in each element
+    of its column."""
     if not group["coupled"]:
         return state
     dim = group["coupled_dim"] % parameter.ndim

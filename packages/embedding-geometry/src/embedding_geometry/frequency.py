@@ -21,8 +21,8 @@ def bands_of_tokens(counts_V: NDArray[np.int64], shares: Sequence[float]) -> NDA
     """Return the number of each token's band, shape (V,), given its count in the training text: 0
     if it is not in it.
 
-    ``shares`` are ascending: each is the share of the training text that a band and all rarer ones
-    are.
+    ``shares`` are ascending: each is the share of the training text that a band and all rarer bands
+    make up.
 
     A token lies at the share of the training text that rarer tokens are, plus half the share of
     those that are as frequent as itself: so equally frequent tokens are in one band. ``ValueError``

@@ -101,10 +101,10 @@ def isotropy_common_length(
     """Return the isotropy of a matrix whose rows' root mean square length is
     :data:`COMMON_LENGTH`.
 
-    Z grows with the rows' length, so that of two matrices whose rows point the same way the longer
-    one is less isotropic. This is Iso of Mu & Viswanath 2018 of the scaled matrix, with both signs
-    of each direction. It is NaN if all rows are zero. ``gram_DD`` is E^T E and ``directions_DD``
-    are the principal directions, if they are known.
+    Z grows with the rows' length. So if the rows of two matrices point the same way, the matrix
+    with longer rows is less isotropic. This is Iso of Mu & Viswanath 2018 of the scaled matrix,
+    with both signs of each direction. It is NaN if all rows are zero. ``gram_DD`` is E^T E and
+    ``directions_DD`` are the principal directions, if they are known.
     """
     gram_DD = gram(embeddings_VD) if gram_DD is None else gram_DD
     if directions_DD is None:

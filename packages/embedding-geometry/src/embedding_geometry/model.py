@@ -190,7 +190,7 @@ def _tokenizer(
     """Return the tokenizer of a model and its number of tokens, or the reason why there is none
     that fits."""
     if place is None:
-        return None, None, ["word similarity: a matrix alone has no tokenizer; give --tokenizer"]
+        return None, None, ["word similarity: a matrix has no tokenizer; give --tokenizer"]
     try:
         path = place.local(file)
         tokenizer = _converted(place) if path is None else read_tokenizer(path)

@@ -107,10 +107,10 @@ class Bounds:
         """Return a lower and an upper bound of log Z (2, K) of a block of directions, by products
         in float32.
 
-        A block is multiplied once. Products in float32 give the sum of exp(y) - 1 - y - y^2 / 2
-        alone, since the sums of y and y^2 are known. If y is wrong by at most e, a term is wrong by
-        at most e (exp(y) - 1 - y) + e^2 / 2 exp(e) (exp(y) + exp(-y)), by Taylor's formula. What
-        exp would take out of the range of float32 is multiplied in float64.
+        A block is multiplied once. Products in float32 only have to give the sum of exp(y) - 1 - y
+        - y^2 / 2, since the sums of y and y^2 are known. If y is wrong by at most e, a term is
+        wrong by at most e (exp(y) - 1 - y) + e^2 / 2 exp(e) (exp(y) + exp(-y)), by Taylor's
+        formula. What exp would take out of the range of float32 is multiplied in float64.
         """
         assert self.variances_K is not None
         n_rows, width = self.embeddings_VD.shape

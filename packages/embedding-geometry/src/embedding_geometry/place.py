@@ -191,8 +191,8 @@ def open_place(name: str) -> Place:
 
 @contextmanager
 def _hub(name: str, most_bytes: int = 0) -> Iterator[None]:
-    """Bound what the hub may send meanwhile, and say in one sentence why something is not to be had
-    from it."""
+    """Bound what the hub may send meanwhile, and say in one sentence why the hub does not give
+    something."""
     try:
         with bounded(_MINUTES, most_bytes):
             yield
@@ -200,7 +200,7 @@ def _hub(name: str, most_bytes: int = 0) -> Iterator[None]:
         Exception
     ) as error:  # errors without a network, of HTTP, of answers, and of names that cannot be
         raise ValueError(
-            f"{name}: no folder of this name, and not to be had from the Hugging Face hub"
+            f"{name}: no folder of this name, and not available from the Hugging Face hub"
             f" ({type(error).__name__}: {error}); correct the name, connect this machine, or set"
             " HF_TOKEN if the model's terms must be accepted"
         ) from None

@@ -1,8 +1,8 @@
-"""Bounds what the Hugging Face hub and other servers may send, in time and size, and has them asked
-by https alone.
+"""Bounds what the Hugging Face hub and other servers may send, in time and size, and asks them only
+by https.
 
-All requests go through the client of ``huggingface_hub``, which is asked for one of its own class
-with these bounds.
+All requests go through the client of ``huggingface_hub``, which gives us one of its class with
+these bounds.
 """
 
 import contextvars
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 ANSWER_BYTES = 2**25
-"""Largest answer that is no file, such as a list of files, whose pages are answers of their own."""
+"""Largest answer that is no file, such as a list of files, each page of which is an answer."""
 SPARE_ANSWERS = 4
 """How often a file, or the largest answer, may be sent in one call: broken downloads begin
 again."""

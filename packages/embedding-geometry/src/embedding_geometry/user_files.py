@@ -53,7 +53,7 @@ def check_no_pointer(path: Path) -> None:
 
 
 def check_beginning(beginning: bytes, name: str) -> None:
-    """Raise ``ValueError`` if the first bytes of a file are those of a pointer of Git LFS."""
+    """Raise ``ValueError`` if a file begins like a pointer of Git LFS."""
     if beginning.startswith(POINTER):
         raise ValueError(
             f"{name}: a pointer of Git LFS stands in the place of this file; type `git lfs pull`"

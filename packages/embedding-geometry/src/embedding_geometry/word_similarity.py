@@ -109,8 +109,8 @@ def _pieces(
 
 
 def _unknown_id(tokenizer: "Tokenizer") -> int | None:
-    """Return the token that stands for all text that the vocabulary does not know; byte-level ones
-    have none."""
+    """Return the token that stands for all text that the vocabulary does not know; a byte-level
+    vocabulary has no such token."""
     from tokenizers import models
 
     if isinstance(tokenizer.model, models.Unigram):  # it shows its unknown token only here

@@ -63,8 +63,8 @@ def _measured(
 def _details(
     material: Material, cells: Collection[Cell], stage: str, field: str
 ) -> Iterator[tuple[Cell, Any]]:
-    """Yield some cells with a field of their evaluation by a stage; one that has diverged has
-    none."""
+    """Yield some cells with a field of their evaluation by a stage; a cell that has diverged has no
+    such field."""
     for cell, measurement in _measured(material, cells, stage):
         record = measurement.read(cell.id)
         if field in record:

@@ -40,9 +40,9 @@ def draw_mean(
     """Draw the mean over seeds of a column of histories against another, and a band of one standard
     deviation.
 
-    Both are where all seeds have a finite value. Where some have none, such as behind the step in
-    which one diverged, the others are drawn one by one: the mean of fewer seeds would look like a
-    change of the optimizer.
+    Both are drawn where all seeds have a finite value. Where a seed has none, such as after the
+    step in which it diverged, the others are drawn one by one: the mean of fewer seeds would look
+    like a change of the optimizer.
     """
     seeds = []
     for rows in histories:

@@ -159,7 +159,7 @@ def bars(
 
 
 _SHARE_OF_BARS = 0.72
-"""The share of a panel's width that its bars take at most; the numbers stand beside."""
+"""The share of a panel's width that its bars take at most; the numbers stand next to the bars."""
 
 
 def optimizer_bars(
@@ -168,7 +168,7 @@ def optimizer_bars(
     """Draw the means of optimizers over seeds by their labels, as bars from zero with their
     standard deviations.
 
-    The numbers stand beside: losses differ by less than a reader sees in bars.
+    The numbers stand next to the bars: losses differ by less than a reader sees in bars.
     """
     found = {label: summarize(sample) for label, sample in samples.items()}
     for place, (label, sample) in enumerate(found.items()):

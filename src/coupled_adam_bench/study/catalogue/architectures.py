@@ -45,8 +45,8 @@ class Architecture:
     """Whether there are layers, so that the model is a transformer."""
 
     kept_float32: int = 0
-    """So many times d_model numbers in float32 that a layer keeps beside the inputs of its norms,
-    as seen on a CPU."""
+    """How many times d_model numbers in float32 a layer keeps in addition to the inputs of its
+    norms, as seen on a CPU."""
     in_transformers: bool = True
     """Whether the library transformers has a class that computes the same."""
     outer_norms: int = 1

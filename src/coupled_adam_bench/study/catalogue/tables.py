@@ -30,7 +30,7 @@ COMPARISONS: dict[ComparisonName, Comparison] = {
 TABLE_ENDINGS = ("tex", "tabular.tex", "html", "md", "csv")
 """The formats of a table, as its files end."""
 SETUP_TABLES = ("setup_models", "setup_training")
-"""The tables of the study's settings, which stand in LaTeX beside those of its results."""
+"""The tables of the study's settings, which stand in LaTeX along with the tables of its results."""
 MIN_OPTIMIZERS = 2
 """The fewest optimizers that any table compares."""
 

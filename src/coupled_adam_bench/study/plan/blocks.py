@@ -1,4 +1,4 @@
-"""A block of a study's grid as a plan has it: with the cells that it expands to."""
+"""A block of a study's grid in a plan: with the cells that it expands to."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

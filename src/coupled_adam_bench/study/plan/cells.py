@@ -53,7 +53,8 @@ class Cell:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the settings are known, which those of a tuned cell are after the choice."""
+        """Whether the settings are known; the settings of a tuned cell are known after the
+        choice."""
         return self.id != self.slot
 
     @property
@@ -99,8 +100,7 @@ class Trunk:
     trained once."""
 
     prefixes: dict[str, Cell]
-    """The stable steps with which each cell begins, as a run of their own, by the id of the
-    cell."""
+    """The stable steps with which each cell begins, as a separate run, by the id of the cell."""
 
     @property
     def run(self) -> Cell:
@@ -114,8 +114,8 @@ class Trunk:
 
 
 def data_inputs(study: Study) -> dict[str, Any]:
-    """Return what identifies the files that a study's data are made of: text or tokens, and a
-    tokenizer of its own."""
+    """Return what identifies the files that a study's data are made of: text or tokens, and the
+    study's own tokenizer."""
     inputs: dict[str, Any] = {}
     if study.data.source.kind == "files":
         inputs["files"] = fingerprints(text_files(study.paths.text))
@@ -198,10 +198,10 @@ def make_cell(
 
 
 def stable_prefix(cell: Cell) -> Cell | None:
-    """Return the steps of a cell of schedule ``wsd`` before its decay as a run of its own, with a
+    """Return the steps of a cell of schedule ``wsd`` before its decay as a separate run, with a
     constant schedule.
 
-    Its id is the same for all D. The cell has at least one step of its own. ``None`` for other
+    Its id is the same for all D. The cell keeps at least one step for itself. ``None`` for other
     schedules.
     """
     training = cell.training

@@ -163,8 +163,8 @@ def tokenizer_identity(path: str) -> dict[str, str]:
     """Return what identifies the tokenizer at ``path``: the SHA-256 of its ``tokenizer.json``, and
     its end of text.
 
-    The end-of-text token counts only where the ``tokenizer_config.json`` beside it names another
-    than ``tokenizer.json`` alone would give.
+    The end-of-text token counts only where the ``tokenizer_config.json`` next to it names another
+    token than ``tokenizer.json`` by itself would give.
     """
     file = tokenizer_file(path)
     with _readable("paths.tokenizer", file):
@@ -176,7 +176,7 @@ def tokenizer_identity(path: str) -> dict[str, str]:
 
 
 def configured_eos(tokenizer: Path) -> str | None:
-    """Return the ``eos_token`` of the configuration beside a ``tokenizer.json``, None if it names
+    """Return the ``eos_token`` of the configuration next to a ``tokenizer.json``, None if it names
     none."""
     file = tokenizer.with_name(TOKENIZER_CONFIG)
     eos = read_object(file).get("eos_token") if file.is_file() else None

@@ -9,8 +9,8 @@ from coupled_adam_bench.study.settings.base import as_seen
 
 _REMEDY = {
     "optimizers": "give one of them another label",
-    "models": "give one of them a label of its own",
-    "tokens": "give one of them as {steps: NUMBER, label: TEXT} with a label of its own",
+    "models": "give one of them another label",
+    "tokens": "give one of them as {steps: NUMBER, label: TEXT} with another label",
 }
 
 

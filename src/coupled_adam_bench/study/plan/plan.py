@@ -228,7 +228,7 @@ def _check_together(studies: Mapping[str, Study]) -> None:
             named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
             section = setting.partition(".")[0]
             raise ValueError(
-                f"{setting}: {named}; a results folder has one: set `{section}` beside `studies`"
+                f"{setting}: {named}; a results folder has one: set `{section}` next to `studies`"
             )
 
 
@@ -298,8 +298,8 @@ def plan_from_json(values: Any, origin: str) -> Plan:
 
 
 def read_plan_file(path: Path) -> Plan:
-    """Read a sealed plan without the choices beside it; ``ValueError`` if it was edited, or is not
-    this job's."""
+    """Read a sealed plan without the choices of its trials; ``ValueError`` if it was edited, or is
+    not this job's."""
     try:
         values = read_sealed(path)
         own = seal(values)
@@ -311,6 +311,6 @@ def read_plan_file(path: Path) -> Plan:
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a plan as :func:`read_plan_file`, and the choices beside it."""
+    """Read a plan as :func:`read_plan_file`, and the choices of its trials."""
     plan = read_plan_file(path)
     return plan.with_choices(chosen_values(plan.tunings.values(), path.parent / paths.TUNING))

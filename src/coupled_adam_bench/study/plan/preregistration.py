@@ -1,5 +1,5 @@
 """A stated plan: what a study will test, written down before its first run (preregistration), in a
-file of its own.
+separate file.
 
 It is checked against the study before the first job.
 """
@@ -108,7 +108,7 @@ class StatedPlan(Settings):
         if twice := duplicates(self.seeds):
             raise ValueError(f"seeds: {', '.join(twice)} given more than once")
         if len(self.seeds) < 2:
-            raise ValueError(f"seeds: {self.seeds[0]} alone; a test needs at least 2")
+            raise ValueError(f"seeds: only {self.seeds[0]}; a test needs at least 2")
         return self
 
 

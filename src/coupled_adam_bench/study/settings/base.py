@@ -183,7 +183,7 @@ Scalar = bool | int | float | str | None
 """What a keyword argument may be, or a list of it."""
 _NO_ARGUMENTS = {
     "lr": "it is the model's learning_rate times lr_factor",
-    "weight_decay": "it has a field of its own, beside arguments",
+    "weight_decay": "it has its own field, next to arguments",
 }
 
 

@@ -26,7 +26,7 @@ class Composite(Settings):
     """Name of this study; its results go to ``results/<study>/``."""
     title: Line = ""
     studies: tuple[StudyName, ...] = Field(min_length=1)
-    """Names of study files beside this one, without ``.yaml``."""
+    """Names of study files in the folder of this one, without ``.yaml``."""
     protocol: Protocol | None = None
     """Protocol of all combined studies; by default each keeps its own, and these must be the
     same."""

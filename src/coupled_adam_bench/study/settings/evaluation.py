@@ -166,7 +166,7 @@ class EvaluationSettings(Settings):
         WordSimilaritySet(**asdict(spec)) for spec in PAPER_LISTS
     )
     metrics: tuple[OwnMetric, ...] = ()
-    """Embedding metrics of the study's own, beside those that every study has."""
+    """Embedding metrics that the study brings, in addition to those that every study has."""
     downstream: Downstream | None = Downstream()
     """Settings of the stage ``downstream``; ``null``, or no tasks: it does not run, as is the
     default of ``contexts``, whose answers would be those of a bigram."""

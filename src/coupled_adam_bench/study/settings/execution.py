@@ -86,8 +86,8 @@ class Execution(LaterSettings):
     """Steps between checkpoints."""
     track_seconds: float | None = Field(60.0, ge=1, le=24 * 3600)
     """Seconds between imports into MLflow while cells train; ``null``: only at the end. A study
-    that is over sooner has none. An import takes at most a twentieth of one core, at the lowest
-    priority."""
+    that is over sooner has no import before its end. An import takes at most a twentieth of one
+    core, at the lowest priority."""
     train_mem_mb: int | None = Field(None, gt=0, le=10**9)
     """Memory of a training job on its machine, not on the GPU; by default computed from the cell,
     at least 4000. After each attempt that was killed without a word, the next asks for half as much
@@ -140,8 +140,8 @@ class Budget(Settings):
     """Share of the GPU's peak that training reaches; by default an estimate for each model, which
     docs/gpu.md explains. Finished runs replace both."""
     price_per_gpu_hour: float | None = Field(None, ge=0, le=10**6)
-    """Price of a GPU for an hour in USD; without one there is no cost. It is that of one kind of
-    card, so ``gpu`` must stand beside it."""
+    """Price of a GPU for an hour in USD; without one there is no cost. It is the price of one kind
+    of card, so ``gpu`` must be given along with it."""
 
     @model_validator(mode="after")
     def _a_price_has_its_card(self) -> Self:

@@ -103,7 +103,7 @@ def table_errors(
         if paper is not None and settings.comparison not in (None, paper.comparison):
             yield (
                 f"{place}.comparison: {settings.comparison}, but {name} of the paper is"
-                f" {paper.comparison}; give the table a name of its own"
+                f" {paper.comparison}; give the table another name"
             )
         # The paper's values fill what the study leaves out; the rest is about the table so made.
         table = _table(name, settings, metrics)
@@ -152,7 +152,7 @@ class GridBlock(LaterSettings):
     or steps."""
     optimizers: tuple[Optimizer, ...] = Field(min_length=1)
     seeds: tuple[Seed, ...] = Field((1, 2, 3), min_length=1)
-    """Random seeds, each a cell of its own [P]. A seed draws the initial weights and the order of
+    """Random seeds, each a separate cell [P]. A seed draws the initial weights and the order of
     the data."""
     tune: Tune | None = None
     """Grids from which the settings of the optimizers are chosen before the cells are trained; by
@@ -174,7 +174,7 @@ class GridBlock(LaterSettings):
 
     @property
     def keys_of_own_heads(self) -> list[str]:
-        """The keys of the rows that need a head with a matrix of its own."""
+        """The keys of the rows that need a head with its own matrix."""
         return [row.key for row in self.rows if isinstance(row, PerMatrixSettings)]
 
     def errors(

@@ -55,7 +55,7 @@ class Model(LaterSettings):
     tied: bool = True
     """Whether the head shares the embedding's matrix [P]; if not, it has the embedding's optimizer,
     or its own. With ``contexts`` the only matrix is the head: tied, the hidden states are made of
-    its rows, and else of vectors of their own."""
+    its rows, and else of separate vectors."""
     learning_rate: float = Field(gt=0, le=1e40)
     """Peak learning rate; one at which the run diverges is allowed, and divergence is a result."""
 
@@ -116,7 +116,7 @@ class Model(LaterSettings):
 
     @property
     def has_own_head(self) -> bool:
-        """Whether the head has a matrix of its own, beside that of the embedding."""
+        """Whether the head has its own matrix, in addition to that of the embedding."""
         return self.family.has_layers and not self.tied
 
     @property

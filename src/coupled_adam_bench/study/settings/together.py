@@ -215,7 +215,7 @@ def _pairs_errors(study: Sections) -> Iterator[str]:
         return
     if others := [model.name for model in study.models if model.n_contexts is None]:
         yield (
-            "training.data_order: 'pairs' draws a token with the one before it alone, and"
+            "training.data_order: 'pairs' draws only a token and the one before it, and"
             f" {', '.join(others)} reads more of the text; use models of the architecture"
             " contexts, or another order"
         )

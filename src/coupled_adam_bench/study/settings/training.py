@@ -48,8 +48,8 @@ class Training(LaterSettings):
     eps: float = Field(1e-8, ge=1e-30, le=1)
     """Term that is added to the denominator of the update [P]."""
     weight_decay: float = Field(0.1, ge=0, le=1e6)
-    """Weight decay of the matrices [P]. Norms do not decay, and the embedding has a setting of its
-    own."""
+    """Weight decay of the matrices [P]. Norms do not decay, and the embedding has its own
+    setting."""
     embedding_weight_decay: float = Field(0.0, ge=0, le=1e6)
     """Weight decay of the embedding: 0 in the authors' code [C], 0.1 in the text of the paper."""
     grad_clip: float = Field(1.0, gt=0, le=1e30)

@@ -57,8 +57,7 @@ Grid = dict[
 
 
 class Tune(Settings):
-    """The trial that comes before the cells of a block: candidates are trained with seeds of their
-    own.
+    """The trial that comes before the cells of a block: candidates are trained with other seeds.
 
     The candidate with the least mean loss on the whole split ``val`` is taken for the cells of the
     grid.

@@ -155,8 +155,8 @@ def shipped_logs() -> tuple[Log, ...]:
 def residual_of(cell: Cell, own: Sequence[Log] = ()) -> Residual:
     """Return the residual of a cell on the kind of GPU of its budget.
 
-    It is that of the user's ``own`` logs of this kind, else of the logs that ship with the bench,
-    else of those of a card with the same chip, and else of public logs.
+    It comes from the user's ``own`` logs of this kind, else from the logs that ship with the bench,
+    else from the logs of a card with the same chip, and else from public logs.
     """
     gpu = cell.study.budget.gpu
     measured: tuple[tuple[ResidualSource, Sequence[Log]], ...] = (

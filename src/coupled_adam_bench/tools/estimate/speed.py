@@ -214,7 +214,7 @@ def train_minutes(
     """Return the time limit of a job's ``attempt`` (from 1): that of ``execution``, or computed
     with a margin.
 
-    ``parts`` are what the job trains, each with the steps of its own.
+    ``parts`` are what the job trains, each with its own steps.
     """
     if execution.train_minutes is not None:
         return execution.train_minutes

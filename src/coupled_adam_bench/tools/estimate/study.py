@@ -135,8 +135,8 @@ class Estimate:
         )
 
     def _seconds_left(self, estimate: CellEstimate) -> float:
-        """Return the least time until a cell is trained: of its candidates or its trunk before it,
-        and of its own job."""
+        """Return the least time until a cell is trained: for its candidates or its trunk before it,
+        and for its own job."""
         if estimate.run is not None:
             return 0.0
         cell, before = estimate.cell, 0.0

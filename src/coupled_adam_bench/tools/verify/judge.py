@@ -101,7 +101,7 @@ class Finding:
 
     @property
     def said(self) -> str:
-        """The word for this number in a line of its own."""
+        """The word for this number in a separate line."""
         return {Outcome.OTHER: "too far", Outcome.UNCHECKED: "undecided", Outcome.CLOSE: "allowed"}[
             self.word
         ]

@@ -65,7 +65,7 @@ class Recorded:
 def read_recorded(
     path: Path, given: Mapping[str, Any] | None = None, threads: int | None = None
 ) -> Recorded:
-    """Read the manifest at ``path``, and ``results.csv`` beside it.
+    """Read the manifest at ``path``, and ``results.csv`` in the same folder.
 
     The manifest leaves out the paths of the user's files. They are the default ones, where none is
     ``given`` by name. ``threads`` replaces the study's threads of training processes and of

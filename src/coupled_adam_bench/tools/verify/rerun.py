@@ -1,5 +1,5 @@
-"""Trains and evaluates a cell of a manifest once more, in a folder of its own, by the commands of
-the workflow."""
+"""Trains and evaluates a cell of a manifest once more, in a separate folder, by the commands of the
+workflow."""
 
 import math
 import subprocess
@@ -32,9 +32,10 @@ _LAST_LINES = 10
 
 
 def run_in_process(command: list[str], threads: int) -> int:
-    """Run a command of the package in a process of its own, as the rules of the workflow do.
+    """Run a command of the package in a separate process, as the rules of the workflow do.
 
-    What it says goes into a log in the working folder, and its last lines to stderr if it fails.
+    What the command says goes into a log in the working folder, and its last lines to stderr if it
+    fails.
     """
     log = Path(f"{command[0]}.log")
     program = [sys.executable, "-m", "coupled_adam_bench", *command]
@@ -61,9 +62,9 @@ def _has_data(folder: Path, expected: Mapping[str, str]) -> bool:
 def _offer_data(recorded: Recorded, cell: Cell, folder: Path, run: Run) -> str | None:
     """Put the data of a cell into ``folder``, and return why that cannot be done, or ``None``.
 
-    Those of the study are linked, if they are what the manifest says; otherwise they are prepared
-    again. ``OtherTokensError`` for a generated text, which follows from its settings, with other
-    tokens than the manifest says.
+    The data of the study are linked, if they are what the manifest says; otherwise they are
+    prepared again. ``OtherTokensError`` for a generated text, which follows from its settings, with
+    other tokens than the manifest says.
     """
     expected = recorded.cells[cell.id]["data_sha256"]
     target, present = (

@@ -68,10 +68,10 @@ def _measured(cell: Cell, folder: Path) -> dict[str, dict[MetricKey, float]]:
 
 
 def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[str], Rerun | None]:
-    """Return whether a cell that was trained again in ``folder`` has the same bits, notes, and what
-    is to be judged.
+    """Return whether a cell that was trained again in ``folder`` has the same bits, notes, and the
+    numbers to judge.
 
-    Nothing is to be judged if training ended in another way.
+    There is nothing to judge if training ended in another way.
     """
     files = paths.RunFiles(paths.run_dir(cell.id, folder / paths.RESULTS))
     then, now = recorded.cells[cell.id], read_run(files.record)

@@ -94,7 +94,7 @@ def test_a_composite_states_its_own(
                 r" at one"
             ),
         ),
-        ({}, {"seeds": [1]}, r"seeds: 1 alone; a test needs at least 2"),
+        ({}, {"seeds": [1]}, r"seeds: only 1; a test needs at least 2"),
         ({}, {"hypotheses": [LOSS, LOSS]}, r"hypotheses: loss is the name of more than one"),
     ],
 )

@@ -316,7 +316,7 @@ WRONG_TABLES = {
         study(tables={"table1": {"comparison": "each_other"}}),
         (
             "tables.table1.comparison: each_other, but table1 of the paper is pair; give the table"
-            " a name of its own"
+            " another name"
         ),
     ),
 }

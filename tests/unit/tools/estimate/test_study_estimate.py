@@ -146,8 +146,8 @@ def test_the_speed_of_the_paper_s_models_by_hand(paper):
 @pytest.mark.parametrize(
     "name", ["paper_small", "paper_large", "paper_sgd", "paper_scale", "paper"]
 )
-def test_gpu_hours_are_those_of_the_docs(name, tmp_path, monkeypatch):
-    page = (CONFIGS.parents[1] / "docs" / "gpu.md").read_text()
+def test_gpu_hours_are_those_of_the_readme(name, tmp_path, monkeypatch):
+    page = (CONFIGS.parents[1] / "README.md").read_text()
     (line,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` "))
     monkeypatch.chdir(tmp_path)
     estimate = estimate_study(make_plan(load_any_study(CONFIGS / f"{name}.yaml"), [CONFIGS]))

@@ -75,7 +75,7 @@ def test_of_a_model_on_the_hub_only_the_needed_bytes_are_sent(saved, tmp_path, h
         hub, tmp_path / "home", "someone/llama@v2", "someone/nobody", "--json", str(out)
     )
     assert (
-        "error: someone/nobody: no folder of this name, and not to be had from the Hugging Face hub"
+        "error: someone/nobody: no folder of this name, and not available from the Hugging Face hub"
         in done.stderr
     )
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr

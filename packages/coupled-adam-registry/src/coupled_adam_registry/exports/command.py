@@ -22,7 +22,7 @@ def add_commands(add: AddCommand) -> None:
     """Add the commands of this module to the command line."""
     summary = (
         "print what the checklists of ARR and NeurIPS ask and a manifest knows, or write"
-        " ro-crate-metadata.json beside it"
+        " ro-crate-metadata.json into its folder"
     )
     sub = add("export", _export, summary, plan=False)
     sub.add_argument("form", choices=("checklist", "ro-crate"))

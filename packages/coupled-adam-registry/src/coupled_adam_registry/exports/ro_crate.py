@@ -21,7 +21,7 @@ Entity = dict[str, Any]
 
 
 def write_ro_crate(manifest: dict[str, Any], folder: Path, terms: str) -> Path:
-    """Write ``ro-crate-metadata.json`` beside a manifest, and return where.
+    """Write ``ro-crate-metadata.json`` into the folder of a manifest, and return its path.
 
     ``terms`` is the URL of the license of the results. ``ValueError`` for a file of results that
     was changed since the manifest was written.

@@ -11,8 +11,8 @@ from coupled_adam_bench.study.settings.base import LaterSettings, Settings
 
 
 class HeadSettings(LaterSettings, ABC):
-    """What the entry of an optimizer can change beside its rule: the head's matrix after a step,
-    and the head's loss.
+    """What the entry of an optimizer can change in addition to its rule: the head's matrix after a
+    step, and the head's loss.
 
     The defaults change nothing. With a tied head the matrix is the embedding.
     """
@@ -31,7 +31,7 @@ class HeadSettings(LaterSettings, ABC):
     et al. 2026, arXiv 2601.02031)."""
     mu_loss: float = Field(0.0, ge=0, le=1e6)
     """Weight of the squared norm of the mean of the head's rows in what is minimized (arXiv
-    2601.02031). Its authors publish 1e-4 and study 1e-7, 0.1 and 100 beside it [C]."""
+    2601.02031). Its authors publish 1e-4, and also study 1e-7, 0.1 and 100 [C]."""
     z_loss: float = Field(0.0, ge=0, le=1e6)
     """Weight of the mean of (log Z)^2 in what is minimized, where Z is the sum of a token's
     exponentiated logits (PaLM, Sec. 5); 1e-4 there and in arXiv 2601.02031."""
@@ -137,8 +137,8 @@ class BuiltInSettings(HeadSettings, Named):
     weight_decay: float | None = Field(None, ge=0, le=1e6)
     """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
     width_scale: WidthScale | None = None
-    """How the learning rate follows the width of the model, beside ``lr_factor``; by default it
-    does not."""
+    """How the learning rate follows the width of the model, in addition to ``lr_factor``; by
+    default it does not."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
@@ -201,7 +201,7 @@ class BetaSettings(FactorSettings):
 
 
 class MomentumSettings(BuiltInSettings):
-    """What optimizers with a sum of gradients and a learning rate of their own can change."""
+    """What optimizers with a sum of gradients and their own learning rate can change."""
 
     named: ClassVar[dict[str, tuple[str, str]]] = {
         "lr_factor": FactorSettings.named["lr_factor"],

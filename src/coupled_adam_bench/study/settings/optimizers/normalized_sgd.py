@@ -29,7 +29,7 @@ class NormalizedSgdSettings(FactorSettings):
     """What has a root mean square of 1. SCALE has columns of the embedding and rows of the head
     [C]."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    """Decay rate of the average of gradients that is normalized. SCALE has 0.9 for the head alone
+    """Decay rate of the average of gradients that is normalized. SCALE has 0.9, only for the head
     [C]."""
 
     def n_states(self, rows: int, width: int) -> int:
