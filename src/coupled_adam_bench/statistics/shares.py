@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.page.blocks import Block, Cell, Figures, Grid, Heading, Kind, Text, listed
+from coupled_adam_bench.page.blocks import Block, Cell, Grid, Heading, Kind, Text, listed
 from coupled_adam_bench.page.formats import MISSING, fixed, interval
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, Group
@@ -129,7 +129,6 @@ def _blocks(material: Material) -> Iterator[Block]:
         " held-out tokens that are of the band, times the difference on these. The bands sum to the"
         " whole difference. Negative is better than the reference."
     )
-    yield Figures(["loss_shares"])
     # A band without held-out tokens would be a column of zeros.
     there = {row["band"] for row in rows if row["tokens"] > 0}
     bands = [band for band in (WHOLE, *LABELS) if band in there]

@@ -88,8 +88,7 @@ def test_page_is_self_contained_and_well_formed(page: str, fake: Any) -> None:
         f" 'sha256-{digest}'" in page
     )
     sources = [attributes["src"] or "" for _, attributes in tags if "src" in attributes]
-    # The drawn results have no held-out windows, so no picture of where a gap lies.
-    assert len(sources) == len(figures_of(fake.plan).keys() - {"loss_shares"})
+    assert len(sources) == len(figures_of(fake.plan))
     assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
     links = [attributes["href"] or "" for _, attributes in tags if "href" in attributes]
     assert all(link.startswith(("#", "../")) for link in links)

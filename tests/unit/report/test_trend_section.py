@@ -1,16 +1,18 @@
 import re
 from typing import Any
 
-from sections import tables_of, texts_of
+from research.plugins.trend import Growth
+from sections import html_of, tables_of, texts_of
 
-from coupled_adam_bench.report.figures import figures_of
-from coupled_adam_bench.statistics.trend import STATISTIC
+from coupled_adam_bench.statistics.plug_ins import declared_as
 
+STATISTIC = declared_as("trend", Growth())
 MINUS = "\u2212"
 
 
 def test_the_section_answers_the_papers_claim(fake: Any) -> None:
-    material, page = fake.material, fake.page
+    material = fake.material
+    page = html_of(STATISTIC, material)
     texts = [text for text in texts_of(STATISTIC, material) if "SGD" not in text]
     _, first, *others = (text for text in texts if not text.startswith("The fitted losses"))
     assert (
@@ -33,13 +35,3 @@ def test_the_section_answers_the_papers_claim(fake: Any) -> None:
     remarks = {line[1]: line[-1] for line in reversed(third)}  # of the first metric, the loss
     assert remarks["SGD, f = 500"] == "2 of 6 pairs missing"
     assert remarks["SGD, f = 600"] == "no pair has both values; 6 of 6 pairs missing"
-
-
-def test_the_figure_is_in_the_section_only(fake: Any) -> None:
-    before, after = fake.page.split('<section id="trend">')
-    assert figures_of(fake.plan)["trend"] in after
-    assert figures_of(fake.plan)["trend"] not in before
-
-
-def test_a_study_of_one_place_has_no_section(tiny_plan: Any) -> None:
-    assert "trend" not in figures_of(tiny_plan)

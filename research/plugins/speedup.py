@@ -1,16 +1,28 @@
-"""How many tokens the reference needs for the same loss, and how optimizers rank: ``speedup.csv``
-and ``flips.csv``.
+"""Two plug-ins (docs/plugins.md): how many tokens the reference needs for the same loss, and which
+optimizers change their order between two D, as ``speedup.csv`` and ``flips.csv``.
 
-The effective speedup of an optimizer at D tokens is the number of tokens with which the reference,
-the strongest Adam of D tokens, has its loss, over D (arXiv 2509.02046).
+    statistics:
+      files:
+        - {name: speedup, path: research.plugins.speedup.Speedup}
+        - {name: flips, path: research.plugins.speedup.Flips}
+
+The effective speedup of an optimizer at D tokens is the number of tokens that the reference needs
+for the same test loss, over D (arXiv 2509.02046): at 1.2 the reference needs 20 % more tokens.
+
+The reference is the Adam with the lowest mean loss at D, over all tables, with any learning rates,
+beta1, beta2 and weight decay, and with or without AMSGrad. An Adam with another head, such as
+mu-centering, is another method. What a trial has tuned is compared only with what one has tuned.
+``coupled_adam_registry.loss_curves`` has the curve of the reference and the interval. For a longer
+curve, add a block of the grid without a ``table``, with only the reference at more tokens. Take at
+least three D, each twice the one before: with two D there is no interval.
 
 S: seeds    T: numbers of tokens
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 from markupsafe import Markup
 
@@ -30,17 +42,18 @@ from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare_all, correct
-from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
-from coupled_adam_bench.statistics.loss_curves import (
+from coupled_adam_bench.statistics.declared import Material, Row, Statistic
+from coupled_adam_bench.statistics.plug_ins import StatisticPlugIn
+from coupled_adam_bench.statistics.scores import LOSS
+from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.study.cells import Cell, readable_count
+from coupled_adam_registry.loss_curves import (
     Curve,
     Needed,
     is_adam,
     needed_tokens,
     reference_of,
 )
-from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.study.cells import Cell, readable_count
 
 
 def _is_tuned(cell: Cell) -> bool:
@@ -196,42 +209,12 @@ def _flip(row: Row) -> Markup:
     )
 
 
-def _blocks(material: Material) -> Iterator[Block]:
-    if not material.rows(STATISTIC):
-        return
-    yield Text(
-        Markup(
-            "The speedup of an optimizer is the number of tokens that the reference needs for the"
-            " same loss, over its own: above 1, the reference needs more. The reference is the"
-            " strongest Adam with these tokens, whatever its rates, beta1, beta2 and weight decay,"
-            " and with or without AMSGrad; the table names it. One that is tuned stands beside what"
-            " is tuned, and no other. Its losses are interpolated by a power law and never"
-            " extrapolated; the interval is over seeds, given this curve. All are in <a"
-            ' href="../speedup.csv">speedup.csv</a>, and pairs whose order changes between two'
-            ' numbers of tokens in <a href="../flips.csv">flips.csv</a>.'
-        )
-    )
-    for table, rows in material.by_table(STATISTIC):
-        flips = [row for row in material.rows(FLIPS) if row["table"] == table.name]
-        # Changes that may be noise are counted and not named, so nobody quotes them.
-        clear = [_flip(row) for row in flips if row["told_apart"]]
-        yield Heading(table.title)
-        yield Grid(f"Speedups, {table.title}", _COLUMNS, rows, tall=True)
-        yield Items(clear)
-        if flips:
-            yield Text(
-                f"{plural(len(flips), 'change')} of order between two numbers of tokens,"
-                f" {len(clear)} of them with both differences significant by tests paired by"
-                " seed, after Holm's correction over the table. The others are not told"
-                " apart.",
-                small=True,
-            )
+class Speedup(StatisticPlugIn):
+    """The speedup of each optimizer at each place, and its rank by the mean loss."""
 
-
-STATISTIC = Statistic(
-    file="speedup.csv",
-    columns=PLACE
-    | {
+    contract = 1
+    title = "Tokens for the same loss"
+    columns: ClassVar[Mapping[str, type]] = PLACE | {
         "optimizer": str,
         "reference": str,
         "rank": float,
@@ -242,15 +225,39 @@ STATISTIC = Statistic(
         "low": float,
         "high": float,
         "reason": str,
-    },
-    key=(*GROUP_COLUMNS, "optimizer"),
-    rows=lambda material: _rows(material.study),
-    section=Section("speedup", "Tokens for the same loss", _blocks),
-)
-FLIPS = Statistic(
-    file="flips.csv",
-    columns=PLACE
-    | {
+    }
+    key = (*GROUP_COLUMNS, "optimizer")
+
+    def rows(self, material: Material) -> Iterator[dict[str, Any]]:
+        """Yield a row for each optimizer of each place whose curve an Adam has."""
+        return _rows(material.study)
+
+    def blocks(self, material: Material, statistic: Statistic) -> Iterator[Block]:
+        """Yield what the reference is, and a table of speedups for each table of the study."""
+        if not material.rows(statistic):
+            return
+        yield Text(
+            Markup(
+                "The speedup of an optimizer is the number of tokens that the reference needs for"
+                " the same loss, over its own: above 1, the reference needs more. The reference is"
+                " the strongest Adam with these tokens, whatever its rates, beta1, beta2 and weight"
+                " decay, and with or without AMSGrad; the table names it. One that is tuned stands"
+                " beside what is tuned, and no other. Its losses are interpolated by a power law"
+                " and never extrapolated; the interval is over seeds, given this curve. All are in"
+                ' <a href="../{0}">{0}</a>.'
+            ).format(statistic.file)
+        )
+        for table, rows in material.by_table(statistic):
+            yield Heading(table.title)
+            yield Grid(f"Speedups, {table.title}", _COLUMNS, rows, tall=True)
+
+
+class Flips(StatisticPlugIn):
+    """Every two optimizers whose order changes between two numbers of tokens."""
+
+    contract = 1
+    title = "Changes of order"
+    columns: ClassVar[Mapping[str, type]] = PLACE | {
         "n_tokens_later": int,
         "optimizer": str,
         "reference": str,
@@ -259,7 +266,25 @@ FLIPS = Statistic(
         "difference_later": float,
         "p_paired_holm_later": float,
         "told_apart": bool,
-    },
-    key=(*GROUP_COLUMNS, "n_tokens_later", "optimizer", "reference"),
-    rows=lambda material: _flips(material.study),
-)
+    }
+    key = (*GROUP_COLUMNS, "n_tokens_later", "optimizer", "reference")
+
+    def rows(self, material: Material) -> Iterator[dict[str, Any]]:
+        """Yield a row for each change, the optimizer that was ahead first."""
+        return _flips(material.study)
+
+    def blocks(self, material: Material, statistic: Statistic) -> Iterator[Block]:
+        """Yield the changes that are told apart, and how many there are."""
+        for table, flips in material.by_table(statistic):
+            # Changes that may be noise are counted and not named, so nobody quotes them.
+            clear = [_flip(row) for row in flips if row["told_apart"]]
+            yield Heading(table.title)
+            yield Items(clear)
+            yield Text(
+                Markup(
+                    "{0} of order between two numbers of tokens, {1} of them with both differences"
+                    " significant by tests paired by seed, after Holm's correction over the table."
+                    ' The others are not told apart. All are in <a href="../{2}">{2}</a>.'
+                ).format(plural(len(flips), "change"), len(clear), statistic.file),
+                small=True,
+            )
