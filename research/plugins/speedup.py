@@ -41,8 +41,8 @@ from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, PLACE, Group
 from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.declared import Material, Row, Statistic
+from coupled_adam_bench.statistics.pairs import compare_all, correct
 from coupled_adam_bench.statistics.plug_ins import StatisticPlugIn
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import ALPHA

@@ -35,7 +35,7 @@ from coupled_adam_bench.report import (
     outcomes,
     treatments,
 )
-from coupled_adam_bench.report.figures import FIGURES, figures_in, figures_of
+from coupled_adam_bench.report.figures import FIGURES, figures_of
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, build_tables
 from coupled_adam_bench.results.study_results import StudyResults
@@ -147,7 +147,7 @@ def _tables(material: Material) -> Iterator[Block]:
 
 def _overview(material: Material) -> Iterator[Block]:  # noqa: ARG001
     """Yield the one figure that every reader looks at."""
-    yield Figures(figures_in("overview"))
+    yield Figures(["training"])
 
 
 def _figures(material: Material) -> Iterator[Block]:

@@ -39,9 +39,9 @@ from coupled_adam_bench.results.facts import Outcome
 from coupled_adam_bench.results.groups import GROUP
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import compare, paired_text
-from coupled_adam_bench.statistics.compare import TWO_SIDED, TWO_SIDED_PAIRED
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Row, Section
 from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
+from coupled_adam_bench.statistics.pairs import BETTER, TWO_SIDED, TWO_SIDED_PAIRED
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.plan import Plan
@@ -222,7 +222,7 @@ def _ends(heading: str, of: str) -> Column[Row]:
 
 
 def _significance(row: Row) -> str:
-    if row["rule"] == compare.BETTER:
+    if row["rule"] == BETTER:
         return "not tested"
     return "yes" if row["significant"] else "no"
 

@@ -19,10 +19,10 @@ from coupled_adam_bench.statistics.compare import (
     DECIDED_P,
     N_TESTS,
     TEST_COLUMNS,
-    TWO_SIDED_PAIRED,
     compared,
 )
 from coupled_adam_bench.statistics.paired import paired_test
+from coupled_adam_bench.statistics.pairs import TWO_SIDED_PAIRED
 from coupled_adam_bench.statistics.student import ALPHA, holm, two_sided_p
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM

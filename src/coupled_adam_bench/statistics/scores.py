@@ -190,7 +190,7 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
     cards = []
     for name, table in study.layout.tables.items():
         groups = study.layout.groups[name]
-        labels = {key: label for group in groups for key, label in group.optimizer_labels.items()}
+        labels = study.layout.optimizer_labels(name)
         plain = {kind: key for group in groups for kind, key in plain_keys(group).items()}
         scores = tuple(
             _score(study, groups, metric, labels) for metric in study.layout.columns(name)

@@ -28,9 +28,10 @@ from coupled_adam_bench.report.figures.curves import (
     spectrum,
     write_spectra,
 )
+from coupled_adam_bench.report.figures.files import lay_out
 from coupled_adam_bench.report.figures.histories import draw_mean, geometry, training
 from coupled_adam_bench.report.figures.sizes import embeddings, plane, scale
-from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, lay_out, panels
+from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, panels
 from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults

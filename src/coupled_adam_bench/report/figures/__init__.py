@@ -178,11 +178,6 @@ def figures_of(plan: Plan) -> dict[str, str]:
     return {name: captions[name] for name in figure_names(plan)}
 
 
-def figures_in(section: str) -> tuple[str, ...]:
-    """Return the names of the figures that a section of the report shows."""
-    return tuple(name for name, figure in FIGURES.items() if figure.section == section)
-
-
 def drawn(material: "Material") -> "dict[str, Figure]":
     """Return the figures of a study by name, in the width of matplotlib's current settings."""
     own = own_figures(material.plan)
@@ -198,14 +193,8 @@ def write_figures(
 ) -> None:
     """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and
     without a date."""
-    from coupled_adam_bench.report.figures.style import (
-        IN_COLUMN,
-        RC,
-        drawing_with,
-        lay_out,
-        save,
-        say_no_data,
-    )
+    from coupled_adam_bench.report.figures.files import lay_out, save, say_no_data
+    from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with
 
     for settings, all_endings in ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:])):
         endings = [ending for ending in all_endings if ending in wanted]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from coupled_adam_bench.records.kept import PairSimilarities, read_pair_similarities
 from coupled_adam_bench.records.stored import Measurement, measured_cells
 from coupled_adam_bench.report.figures import largest_size, plain
+from coupled_adam_bench.report.figures.files import save, say_no_data
 from coupled_adam_bench.report.figures.style import (
     RC,
     STYLES,
@@ -24,8 +25,6 @@ from coupled_adam_bench.report.figures.style import (
     drawing_with,
     optimizer_styles,
     panels,
-    save,
-    say_no_data,
     thin,
     zero_line,
 )
