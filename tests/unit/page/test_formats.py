@@ -5,6 +5,7 @@ import pytest
 from coupled_adam_bench.page.formats import (
     Shorthand,
     fixed,
+    grouped,
     p_value,
     paddings,
     plural,
@@ -43,6 +44,21 @@ NAN = math.nan
 )
 def test_shorthand(mean: float, sd: float, n: int, digits: int, text: str) -> None:
     assert str(shorthand(Sample(n, mean, sd), digits)) == text
+
+
+def test_one_difference_is_printed_in_one_way() -> None:
+    """Two sums of the same accuracies, which differ in their last bit at the middle of two
+    decimals."""
+    up, down = 0.11750000000000005, 0.11749999999999994
+    assert {fixed(each, 3) for each in (up, down, 0.1175)} == {fixed(0.1175, 3)}
+    assert {significant(each) for each in (up, down, 0.1175)} == {fixed(0.1175, 3)}
+    spreads = {str(shorthand(Sample(3, 0.5, each), 3)) for each in (up, down)}
+    assert len(spreads) == 1
+
+
+def test_every_minus_is_a_minus_sign() -> None:
+    assert significant(-2.44e-5) == "\u22122.44e\u221205"
+    assert grouped(-0.0721) == "\u22120.0721" and grouped(97_656.25) == "97,700"
 
 
 def test_paddings_align_the_means() -> None:
