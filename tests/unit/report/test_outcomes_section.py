@@ -309,6 +309,10 @@ def test_the_same_runs_in_two_tables_have_one_outcome(tiny_study: Any, tmp_path:
     at = (rows["metric"] == "loss") & (rows["reference"] == "adamw")
     at &= rows["optimizer"] == "coupled_adam"
     assert (rows[at]["p_paired_holm"] < 0.05).tolist() == [True, False]
+    # Where bold follows the correction, it is the same decision.
+    settings = tiny_study(tables=tables, grid=grid) | {"statistics": {"bold": "holm"}}
+    rows = compare(study_of(make_plan(parse_study(settings)), value))
+    assert rows[at]["significant"].tolist() == [True, True]
     losses = [pair.loss for pair in pairs_of(study)]
     assert len(losses) == 3  # Coupled Adam and SGD against Adam, and SGD against Coupled Adam
     grid_of_adam, _ = grids(SECTION.blocks(Material(study, tmp_path)))
