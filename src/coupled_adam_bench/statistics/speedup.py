@@ -26,7 +26,7 @@ from coupled_adam_bench.page.blocks import (
 )
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, plural
 from coupled_adam_bench.results.facts import Comparison, Fact, Outcome
-from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, PLACE, Group, Setup
+from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, PLACE, Setup
 from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
@@ -139,11 +139,9 @@ def _corrected(decided: Comparison | None) -> float:
 
 def _ends(row: Row) -> str:
     """Return the ends of an interval; one that it does not have is ``-``."""
-    return (
-        f"[{fixed(row['low'], 2)}, {fixed(row['high'], 2)}]"
-        if row["n"] > 1 and row["speedup"] > 0
-        else MISSING
-    )
+    if math.isnan(row["low"]) and math.isnan(row["high"]):
+        return MISSING
+    return f"[{fixed(row['low'], 2)}, {fixed(row['high'], 2)}]"
 
 
 def _reference(row: Row) -> Any:
