@@ -21,7 +21,7 @@ S: seeds    T: numbers of tokens
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any, ClassVar
 
 from markupsafe import Markup
@@ -37,15 +37,14 @@ from coupled_adam_bench.page.blocks import (
     label_in,
 )
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, plural
-from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, PLACE, Group, Setup
+from coupled_adam_bench.results.facts import Comparison, Fact, Outcome
+from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, PLACE, Setup
 from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Row, Statistic
-from coupled_adam_bench.statistics.pairs import compare_all, correct
 from coupled_adam_bench.statistics.plug_ins import StatisticPlugIn
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_registry.loss_curves import (
     Curve,
@@ -114,58 +113,48 @@ def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
 
 def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
     """Yield every two optimizers whose order changes between two numbers of tokens, the one that
-    was ahead first.
-
-    Their differences are tested seed by seed, two-sided, with Holm's correction over all pairs and
-    places of a table.
-    """
-    loss = study.layout.metrics[LOSS]
-    for name, groups in study.layout.groups.items():
-        tested = study.layout.tables[name].rules.tested
-        compared = {
-            group.place: compare_all(_losses(study, group), loss, tested, math.nan)
-            for group in groups
-        }
-        correct([row for rows in compared.values() for row in rows])
+    was ahead first, with what the study decided of them there."""
+    for groups in study.layout.groups.values():
         # Groups are in the order of their tokens, and groups of a setup differ only in these.
         for one, other in ((a, b) for a, b in combinations(groups, 2) if a.setup == b.setup):
-            earlier, later = (_by_pair(compared[group.place]) for group in (one, other))
-            for (ahead, behind), (gap, p_holm) in earlier.items():
-                gap_later, p_later = later.get((ahead, behind), (math.nan, math.nan))
+            earlier, later = study.at(one, LOSS), study.at(other, LOSS)
+            for ahead, behind in permutations([key for key in earlier if key in later], 2):
+                gap, gap_later = (_gap(facts, ahead, behind) for facts in (earlier, later))
                 # A pair is there in both orders, and only one of these has its gap below 0.
                 if gap < 0 < gap_later:
+                    decided, decided_later = (
+                        facts[ahead].against.get(behind) for facts in (earlier, later)
+                    )
                     yield one.columns | {
                         "n_tokens_later": other.n_tokens,
                         "optimizer": ahead,
                         "reference": behind,
                         "difference": gap,
-                        "p_paired_holm": p_holm,
+                        "p_paired_holm": _corrected(decided),
                         "difference_later": gap_later,
-                        "p_paired_holm_later": p_later,
-                        "told_apart": max(p_holm, p_later) < ALPHA,
+                        "p_paired_holm_later": _corrected(decided_later),
+                        "told_apart": _is_told_apart(decided) and _is_told_apart(decided_later),
                     }
 
 
-def _losses(study: StudyResults, group: Group) -> dict[str, dict[int, float]]:
-    return {key: dict(fact.by_seed) for key, fact in study.at(group, LOSS).items()}
+def _gap(facts: Mapping[str, Fact], key: str, rival: str) -> float:
+    return difference(facts[key].sample.mean, facts[rival].sample.mean)
 
 
-def _by_pair(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Return difference and corrected p-value by the optimizers of a pair, in both orders."""
-    pairs = {
-        (row["optimizer"], row["reference"]): (row["difference"], row["p_paired_holm"])
-        for row in rows
-    }
-    return pairs | {(b, a): (-gap, p_holm) for (a, b), (gap, p_holm) in pairs.items()}
+def _is_told_apart(decided: Comparison | None) -> bool:
+    return decided is not None and decided.outcome in (Outcome.BETTER, Outcome.WORSE)
+
+
+def _corrected(decided: Comparison | None) -> float:
+    """Return the corrected p-value of a decision, NaN where nothing was tested."""
+    return math.nan if decided is None else decided.p_corrected
 
 
 def _ends(row: Row) -> str:
     """Return the ends of an interval; one that it does not have is ``-``."""
-    return (
-        f"[{fixed(row['low'], 2)}, {fixed(row['high'], 2)}]"
-        if row["n"] > 1 and row["speedup"] > 0
-        else MISSING
-    )
+    if math.isnan(row["low"]) and math.isnan(row["high"]):
+        return MISSING
+    return f"[{fixed(row['low'], 2)}, {fixed(row['high'], 2)}]"
 
 
 def _reference(row: Row) -> Any:

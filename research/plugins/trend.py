@@ -34,7 +34,14 @@ from coupled_adam_bench.page.blocks import (
     listed,
     with_arrow,
 )
-from coupled_adam_bench.page.formats import MISSING, p_equals, p_value, plural, significant
+from coupled_adam_bench.page.formats import (
+    MISSING,
+    p_equals,
+    p_value,
+    plural,
+    significant,
+)
+from coupled_adam_bench.page.formats import interval as interval_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Row, Statistic
 from coupled_adam_bench.statistics.lines import (
@@ -134,7 +141,8 @@ def trend_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
 def _interval(row: Row) -> str:
     if math.isnan(row["estimate"]):
         return MISSING
-    return f"{significant(row['estimate'])} [{significant(row['low'])}, {significant(row['high'])}]"
+    estimate, ends = significant(row["estimate"]), interval_of(row["low"], row["high"])
+    return estimate if ends == MISSING else f"{estimate} {ends}"
 
 
 def _answer(row: Row, gain: str, where: str) -> str:
@@ -143,12 +151,17 @@ def _answer(row: Row, gain: str, where: str) -> str:
         return f"Whether the {gain} grows with D cannot be told{where}: {row['reason']}."
     two_sided = _two_sided(row)
     word = "is not shown to grow or to shrink"
+    corrected = ""
     if two_sided < ALPHA:
         # The one-sided test is in the direction of the gain.
         word = "grows" if row["p_value"] < ALPHA else "shrinks"
+        corrected = ", before any correction"
+    if word == "grows":
+        word += "" if row["p_holm"] < ALPHA else ", but not after the correction,"
+        corrected = f", and one-sided after Holm's correction {p_equals(row['p_holm'])}"
     return (
         f"The {gain} in loss {word} with D{where}: each doubling changes the difference by"
-        f" {_interval(row)} nat/token (p {p_equals(two_sided)})."
+        f" {_interval(row)} nat/token (p {p_equals(two_sided)}{corrected})."
     )
 
 
@@ -187,8 +200,8 @@ _HEADS: tuple[tuple[str, Kind], ...] = (
     ("minus", "text"),
     (Markup("doubling of <i>D</i>"), "number"),
     P,
-    (Markup("doubling of <i>N</i>"), "number"),
     (Markup("<i>p</i> of growth with <i>D</i>, one-sided, Holm"), "number"),
+    (Markup("doubling of <i>N</i>"), "number"),
     ("From", "text"),
     ("Remark", "wrap"),
 )
@@ -230,8 +243,8 @@ def _blocks(material: Material, statistic: Statistic) -> Iterator[Block]:
             numbers = (
                 _interval(row),
                 p_value(_two_sided(row)),
-                _interval(other),
                 p_value(row["p_holm"]),
+                _interval(other),
             )
             lines.append([with_arrow(metric), *pair, *numbers, counts, row["reason"]])
         yield Items(crossing_sentences(of_table, labels), small=True)

@@ -92,8 +92,8 @@ def test_the_interval_holds_the_tokens_that_a_paired_t_test_does_not_tell_apart(
 @pytest.mark.parametrize(
     ("own", "changes", "reason"),
     [
-        ([2.9] * 3, {}, "the reference needs more than its most tokens, 400"),
-        ([4.0] * 3, {}, "the reference needs less than its fewest tokens, 100"),
+        ([2.9] * 3, {}, "the reference does not reach this loss with its most tokens"),
+        ([4.0] * 3, {}, "the reference is below this loss with its fewest tokens"),
         ([3.2, math.nan, 3.2], {}, "a loss is missing"),
         ([3.2] * 3, {200: by_seed([math.nan] * 3)}, "a loss is missing"),
         (

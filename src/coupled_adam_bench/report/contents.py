@@ -109,7 +109,10 @@ def study_files(plan: Plan) -> dict[str, str]:
 
 
 _PLACE_TERMS = [
-    (Markup("<i>D</i>"), "the number of tokens that a run trains on"),
+    (
+        Markup("<i>D</i>"),
+        "the number of training tokens that the study asks for; a run reads them in whole batches",
+    ),
     (Markup("<i>N</i>"), "the number of the model's parameters"),
     (
         Markup("<i>p</i>"),
@@ -224,7 +227,7 @@ def _protocol(material: Material) -> Iterator[Block]:
         ("versions", named(manifest["protocol"]["versions"])),
         ("data", "; ".join(data["id"] for data in manifest["data"])),
         *_left_out(manifest["data"]),
-        ("source revision", manifest["git_revision"] or "not in a git repository"),
+        ("source revision of this report", manifest["git_revision"] or "not in a git repository"),
     ]
     # What differs between runs has all of its values, so that a change on the way can be seen.
     for name, texts in environments(manifest["cells"]).items():

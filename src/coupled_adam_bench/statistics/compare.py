@@ -94,6 +94,11 @@ TEST_COLUMNS: dict[str, type] = {
 (docs/statistics.md)."""
 
 
+DECIDED_P, DECIDED_IN, N_TESTS = "p_decided", "decided_in", "n_tests"
+"""The corrected p-value that decides a comparison, the table over which it is corrected, and its
+number of tests: no columns of tests.csv."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """What decides in a tested table: its name in tests.csv, the column of its p-value, and its
@@ -115,7 +120,7 @@ RULES: dict[BoldRule, Rule] = {
     ),
     "holm": Rule(
         "paired t-test, Holm",
-        "p_paired_holm",
+        DECIDED_P,
         "two-sided t-test of the unrounded differences between runs of the same seed, Holm's"
         " correction over the table",
     ),
@@ -147,11 +152,6 @@ def _decide(rows: list[Row], rule: str) -> None:
     bold = _is_bold(rows)
     for row in rows:
         row["bold"] = bold
-
-
-DECIDED_P, DECIDED_IN, N_TESTS = "p_decided", "decided_in", "n_tests"
-"""The corrected p-value that decides a comparison, the table over which it is corrected, and its
-number of tests: no columns of tests.csv."""
 
 
 def _cells_of(group: Group, row: Row) -> frozenset[tuple[str, ...]]:

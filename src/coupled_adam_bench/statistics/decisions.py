@@ -28,8 +28,8 @@ from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 
 CENTERED = "embeddings_centered"
-"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which costs
-nothing."""
+"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which needs
+no other training."""
 RATINGS = METRICS["r_bar"]
 ASKED = tuple(METRICS[name] for name in ("loss", "loss_rarest", "isotropy", "r_bar"))
 """The metrics that the front of the report compares, also where a table has no column of them."""

@@ -5,10 +5,12 @@ from typing import Any
 
 from sections import tables_of
 
+from coupled_adam_bench.page.formats import difference_with_interval
 from coupled_adam_bench.report.frequency import SECTION
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, Metric
 from coupled_adam_bench.study.cells import Cell
@@ -70,6 +72,26 @@ def test_a_missing_seed_is_a_gap(tiny_plan: Plan, tmp_path: Any) -> None:
         tiny_plan, lambda cell, metric: math.nan if cell.id == lost else value_of(cell, metric)
     )
     assert tables_of(SECTION, material_of(study, tmp_path))[0][1][2:] == ["-"] * 6
+
+
+def test_equal_differences_have_no_interval(tiny_plan: Plan, tmp_path: Any) -> None:
+    """Three equal differences have no spread: an interval of dashes would say nothing."""
+
+    def value(cell: Cell, metric: Metric) -> float:
+        return 7.0 + 0.125 * cell.seed - 0.5 * (cell.optimizer.name == "coupled_adam")
+
+    bands, _ = tables_of(SECTION, material_of(study_of(tiny_plan, value), tmp_path))
+    assert bands[1][3::2] == ["\u22120.50"] * 3
+
+
+def test_a_difference_of_the_section_is_that_of_the_decision(
+    tiny_plan: Plan, tmp_path: Any
+) -> None:
+    study = decide(study_of(tiny_plan))
+    (group, *_) = study.layout.groups["table1"]
+    found = study.at(group, "loss_rarest")["coupled_adam"].against["adamw"]
+    text = difference_with_interval(found.difference, found.low, found.high, 2)
+    assert tables_of(SECTION, material_of(study, tmp_path))[0][1][3] == text
 
 
 def test_one_seed_has_a_difference_without_an_interval(tiny_study: Any, tmp_path: Any) -> None:

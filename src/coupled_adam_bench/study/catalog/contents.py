@@ -64,7 +64,7 @@ CONTENTS: tuple[StatisticFile | NamedSection | str, ...] = (
     StatisticFile(
         "tests.csv",
         "statistics.compare:STATISTIC",
-        "Every comparison of the tables, with its test.",
+        "Every comparison of the best of a block with another one, with its tests.",
     ),
     StatisticFile(
         "paired.csv",
