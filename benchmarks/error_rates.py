@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from coupled_adam_bench.results.choices import Tried, choose
-from coupled_adam_bench.statistics.compare import compare_all, correct
-from coupled_adam_bench.statistics.loss_curves import needed_tokens
 from coupled_adam_bench.statistics.paired import paired_test
+from coupled_adam_bench.statistics.pairs import compare_all, correct
 from coupled_adam_bench.statistics.student import ALPHA, equivalence_p, t_test
 from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_registry.loss_curves import needed_tokens
 
 Floats = NDArray[np.float64]
 TESTS = ("t-test", "Welch", "paired", "sign flips")

@@ -9,10 +9,16 @@ of tokens.
 
 import argparse
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from research.plugins.trend_lines import predicted
 
 from coupled_adam_bench.statistics.lines import PARAMETERS, TOKENS, Trend, fit_line, upper_tail
 from coupled_adam_bench.statistics.student import ALPHA, t_quantile
@@ -63,7 +69,7 @@ def found(values: Floats, slope: float) -> tuple[bool, bool, bool, bool]:
     trend = Trend(
         (), METRICS["acc"], "", "", (TOKENS, PARAMETERS), fit, len(there), values.size - len(there)
     )
-    at_middle, around = trend.predicted(2 ** LOG_SIZES[-1], 1.0)
+    at_middle, around = predicted(trend, 2 ** LOG_SIZES[-1], 1.0)
     return (
         abs(fit.estimates[0] - at_centre) <= half[0],
         abs(fit.estimates[1] - slope) <= half[1],
@@ -93,7 +99,7 @@ def detectable(df: int) -> float:
 
 
 def main() -> None:
-    """Print the table of docs/statistics.md."""
+    """Print the table."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -231,6 +232,21 @@ def results_of() -> Callable[..., StudyResults]:
         return StudyResults(layout_of(plan), results_frame(plan, rows))
 
     return results_of
+
+
+def source_of(plan: Plan, runs: Path, study: Any = None, study_dir: Path = Path()) -> Any:
+    """Return what figures are drawn from, without results where no ``study`` is given."""
+    return SimpleNamespace(
+        plan=plan,
+        runs=runs,
+        study=study or SimpleNamespace(layout=layout_of(plan)),
+        study_dir=study_dir,
+    )
+
+
+@pytest.fixture(scope="session")
+def drawn_from() -> Callable[..., Any]:
+    return source_of
 
 
 @pytest.fixture(scope="session")

@@ -196,7 +196,7 @@ def _choose(arguments: argparse.Namespace) -> int:
         return status
     done.unlink()
     chosen = write_choice(tuning, arguments.out)
-    say(f"{tuning.id}: chosen: {describe_settings(tuning.candidates[chosen])}")
+    say(f"{tuning.id}: chosen: {describe_settings(tuning.candidates[chosen].settings)}")
     return 0
 
 

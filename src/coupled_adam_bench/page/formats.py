@@ -12,6 +12,9 @@ _MINUS = "\u2212"
 _LONGEST = 1e12
 """From here on a number is printed in scientific notation, such as 1.234e+50: its digits would fill
 a line."""
+_SPARE = 9
+"""A number is rounded to this many digits more first. So 0.1175, in the middle of 0.117 and 0.118,
+is printed as the same one of them whichever way it was computed (``results/rounding.py``)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def fixed(value: float, digits: int) -> str:
         return MISSING
     if abs(value) >= _LONGEST:
         return significant(value, 4)
-    text = f"{value:.{digits}f}"
+    text = f"{round(value, digits + _SPARE):.{digits}f}"
     negative = text.startswith("-") and float(text) != 0
     return (_MINUS if negative else "") + text.removeprefix("-")
 
@@ -60,7 +63,7 @@ def shorthand(sample: Sample, digits: int) -> Shorthand:
         return Shorthand(mean)
     if max(abs(sample.mean), sample.sd) >= _LONGEST:
         return Shorthand(significant(sample.mean, 4), f"({significant(sample.sd, 2)})")
-    units = f"{sample.sd:.{digits}f}".replace(".", "").lstrip("0") or "0"
+    units = f"{round(sample.sd, digits + _SPARE):.{digits}f}".replace(".", "").lstrip("0") or "0"
     return Shorthand(mean, f"({units})")
 
 
@@ -79,7 +82,17 @@ def paddings(column: Sequence[Shorthand]) -> list[int]:
 
 def significant(value: float, digits: int = 3) -> str:
     """Return a number in ``digits`` significant digits, for lists where magnitudes differ."""
-    return f"{value:.{digits}g}".replace("-", _MINUS, 1) if math.isfinite(value) else MISSING
+    if not math.isfinite(value):
+        return MISSING
+    settled = float(f"{value:.{digits + _SPARE}g}")
+    return f"{settled:.{digits}g}".replace("-", _MINUS)
+
+
+def grouped(value: float, digits: int = 3) -> str:
+    """Return a number in ``digits`` significant digits with its thousands apart: ``97,700``."""
+    if not math.isfinite(value):
+        return MISSING
+    return f"{float(f'{value:.{digits}g}'):,.15g}".replace("-", _MINUS)
 
 
 def interval(low: float, high: float, digits: int = 3) -> str:
@@ -97,15 +110,18 @@ _MOST_DECIMALS = 12
 
 
 def with_interval(value: float, low: float, high: float, digits: int) -> str:
-    """Return ``0.05 [0.01, 0.09]``: a value and the ends of its interval, with ``digits``
-    decimals."""
-    return f"{fixed(value, digits)} [{fixed(low, digits)}, {fixed(high, digits)}]"
+    """Return ``0.05 [0.01, 0.09]``: a value and the ends of its interval, with ``digits`` decimals;
+    only the value if it has no interval."""
+    return _with_ends(*(fixed(each, digits) for each in (value, low, high)))
 
 
 def difference_with_interval(value: float, low: float, high: float, digits: int) -> str:
     """Return the same of a difference, with as many digits as :func:`decisive` says."""
-    first, *ends = decisive(value, low, high, digits=digits)
-    return f"{first} [{', '.join(ends)}]"
+    return _with_ends(*decisive(value, low, high, digits=digits))
+
+
+def _with_ends(value: str, low: str, high: str) -> str:
+    return value if MISSING in (low, high) else f"{value} [{low}, {high}]"
 
 
 def decisive(value: float, low: float, high: float, digits: int) -> tuple[str, str, str]:

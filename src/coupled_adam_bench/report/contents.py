@@ -35,7 +35,7 @@ from coupled_adam_bench.report import (
     outcomes,
     treatments,
 )
-from coupled_adam_bench.report.figures import FIGURES, figures_in, figures_of
+from coupled_adam_bench.report.figures import FIGURES, figures_of
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, build_tables
 from coupled_adam_bench.results.study_results import StudyResults
@@ -109,7 +109,10 @@ def study_files(plan: Plan) -> dict[str, str]:
 
 
 _PLACE_TERMS = [
-    (Markup("<i>D</i>"), "the number of tokens that a run trains on"),
+    (
+        Markup("<i>D</i>"),
+        "the number of training tokens that the study asks for; a run reads them in whole batches",
+    ),
     (Markup("<i>N</i>"), "the number of the model's parameters"),
     (
         Markup("<i>p</i>"),
@@ -147,7 +150,7 @@ def _tables(material: Material) -> Iterator[Block]:
 
 def _overview(material: Material) -> Iterator[Block]:  # noqa: ARG001
     """Yield the one figure that every reader looks at."""
-    yield Figures(figures_in("overview"))
+    yield Figures(["training"])
 
 
 def _figures(material: Material) -> Iterator[Block]:
@@ -224,7 +227,7 @@ def _protocol(material: Material) -> Iterator[Block]:
         ("versions", named(manifest["protocol"]["versions"])),
         ("data", "; ".join(data["id"] for data in manifest["data"])),
         *_left_out(manifest["data"]),
-        ("source revision", manifest["git_revision"] or "not in a git repository"),
+        ("source revision of this report", manifest["git_revision"] or "not in a git repository"),
     ]
     # What differs between runs has all of its values, so that a change on the way can be seen.
     for name, texts in environments(manifest["cells"]).items():

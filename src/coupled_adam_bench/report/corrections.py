@@ -39,9 +39,9 @@ from coupled_adam_bench.results.facts import Outcome
 from coupled_adam_bench.results.groups import GROUP
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import compare, paired_text
-from coupled_adam_bench.statistics.compare import TWO_SIDED, TWO_SIDED_PAIRED
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Row, Section
 from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
+from coupled_adam_bench.statistics.pairs import BETTER, TWO_SIDED, TWO_SIDED_PAIRED
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.plan import Plan
@@ -117,9 +117,9 @@ def _survivors(study: StudyResults, name: str, rows: Sequence[Row]) -> Iterator[
     is_are = "is" if len(bold) == 1 else "are"
     uncorrected = surviving(Outcome.BETTER, Outcome.BETTER_UNCORRECTED)
     yield Text(
-        f"{plural(len(bold), 'value')} of the table {is_are} bold. By two-sided tests paired by"
-        f" seed, {uncorrected} of them are better than all others, and"
-        f" {surviving(Outcome.BETTER)} after Holm's correction."
+        f"{plural(len(bold), 'value')} of the table {is_are} bold. Better than all others by"
+        f" two-sided tests paired by seed: {uncorrected} of {len(bold)}, and after Holm's"
+        f" correction: {surviving(Outcome.BETTER)}."
         if bold
         else "No value of the table is bold."
     )
@@ -222,7 +222,7 @@ def _ends(heading: str, of: str) -> Column[Row]:
 
 
 def _significance(row: Row) -> str:
-    if row["rule"] == compare.BETTER:
+    if row["rule"] == BETTER:
         return "not tested"
     return "yes" if row["significant"] else "no"
 
@@ -230,8 +230,8 @@ def _significance(row: Row) -> str:
 _NUMBERS: tuple[Column[Row], ...] = (
     *PLACE_COLUMNS,
     Column("Metric", lambda row: symbol(row[METRIC]), "row"),
-    Column("Better mean", label_in("optimizer")),
-    Column("than", label_in("reference")),
+    Column("Optimizer", label_in("optimizer")),
+    Column("minus", label_in("reference")),
     _number("difference", "difference"),
     _ends("95 % interval", ""),
     _number(Markup("<i>t</i>"), "t"),
@@ -249,7 +249,7 @@ _NUMBERS: tuple[Column[Row], ...] = (
     _ends("bootstrap", "bootstrap_"),
     _number(Markup("Hedges <i>g</i>"), "hedges_g"),
     Column("By the rule of bold", _significance),
-    Column("Remark", lambda row: row["reason"], "wrap"),
+    Column("Remark", lambda row: row["reason"] or row[COMPARISON].reason, "wrap"),
 )
 _EQUIVALENCE: tuple[Column[Row], ...] = (
     _number("margin", "margin"),
@@ -262,10 +262,11 @@ margin."""
 
 _INTRODUCTION = Markup(
     "In each block and metric, the optimizer with the best mean is compared with each other one."
-    " Two rules stand beside each other. What is bold follows {}. What is decided is that of"
-    " <a href='#verdict'>who is better</a>: the two-sided paired test after Holm's correction, over"
-    " all pairs of optimizers in all blocks and metrics of the table. A comparison of the same runs"
-    " that several tables have is decided in the first. Columns that are called one-sided are of"
+    " Two rules stand beside each other. A value is bold by {}. A comparison is decided as under"
+    " <a href='#verdict'>who is better</a>: by the two-sided paired test after Holm's correction,"
+    " over all pairs of optimizers in all blocks and metrics of the table. A comparison of the same"
+    " runs that several tables have is decided in the first, and stands on this page with the"
+    " numbers of that table; tests.csv has it in each. Columns that are called one-sided are of"
     " tests whose direction the data choose, as in the paper: of two equal optimizers one comes out"
     " significantly better in 10 % of the cases. All other p-values, and the intervals at 95 %, are"
     " two-sided. Numbers below 0.05 are set in a heavier type. The whole lists are <a"
@@ -323,7 +324,7 @@ def _blocks(material: Material) -> Iterator[Block]:
         )
         yield Items(equal)
     yield from _same_text(material)
-    yield Heading("All comparisons over seeds")
+    yield Heading("The best of each block against the others, over seeds")
     title = Column[Row]("Table", lambda row: study.layout.tables[row[GROUP].table].title)
     columns = [title, *_NUMBERS, *(_EQUIVALENCE if margins else ())]
     yield Fold(plural(len(every), "comparison"), [Grid("Tests", columns, every, tall=True)])

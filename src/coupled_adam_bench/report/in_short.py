@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from coupled_adam_bench.page.blocks import place_of, symbol, symbols
 from coupled_adam_bench.page.formats import (
+    MISSING,
     decisive,
     fixed,
     p_equals,
@@ -99,17 +100,16 @@ def _amount(metric: Metric, found: Comparison) -> Markup:
     # The size is printed without its sign, which the word after it has.
     size, *_ = decisive(abs(found.difference), found.low, found.high, digits=metric.digits + 1)
     _, low, high = decisive(found.difference, found.low, found.high, digits=metric.digits + 1)
-    return Markup(
-        "{}{} {}, which is {} (95 % interval {} to {}, <i>p</i> {}, corrected <i>p</i> {})"
-    ).format(
+    interval = "" if MISSING in (low, high) else f"95 % interval {low} to {high}, "
+    amount = Markup("{}{} {}").format(
         size,
         _UNITS.get(metric.unit, f" {metric.unit}"),
         "lower" if found.difference < 0 else "higher",
-        found.outcome,
-        low,
-        high,
-        p_equals(found.p),
-        p_equals(found.p_corrected),
+    )
+    if found.difference == 0 and not interval:
+        amount = Markup("the same in each seed")
+    return Markup("{}, which is {} ({}<i>p</i> {}, corrected <i>p</i> {})").format(
+        amount, found.outcome, interval, p_equals(found.p), p_equals(found.p_corrected)
     )
 
 
@@ -140,13 +140,13 @@ def _of_lead(lead: Pair) -> Iterator[Markup]:
     found = lead.found[RATINGS, True]
     if found.outcome != Outcome.UNTESTED:
         yield Markup(
-            "To subtract the mean of {}'s embedding after training costs nothing; against that, {}."
-        ).format(labels[lead.reference], _told(RATINGS, found))
+            "{} against {} with the mean of its embedding subtracted after training: {}."
+        ).format(labels[lead.optimizer], labels[lead.reference], _told(RATINGS, found))
 
 
 def _largest(study: StudyResults, pairs: Sequence[Pair]) -> Iterator[Markup]:
-    """Yield the largest difference in loss to the first reference of any place, with that to the
-    second one there.
+    """Yield the largest tested difference in loss to the first reference of any place, with that to
+    the second one there.
 
     A run that is worse than guessing has failed, and its difference says nothing else.
     """
@@ -169,7 +169,8 @@ def _largest(study: StudyResults, pairs: Sequence[Pair]) -> Iterator[Markup]:
         is_same = each.group.place == largest.group.place and each.optimizer == largest.optimizer
         if is_same and each.reference != largest.reference:
             told.append((each.reference, each.loss))
-    yield Markup("The largest difference in loss of the study is that of {} at {}: {}.").format(
+    yield Markup("The largest tested difference in loss from {} is that of {} at {}: {}.").format(
+        labels[largest.reference],
         labels[largest.optimizer],
         place_of(largest.group),
         Markup("; ").join(

@@ -28,7 +28,7 @@ from coupled_adam_bench.page.formats import MISSING, difference_with_interval, p
 from coupled_adam_bench.report import in_short, reach
 from coupled_adam_bench.report.in_short import QUESTIONS, Pair, pairs_of
 from coupled_adam_bench.results.facts import Comparison, Outcome
-from coupled_adam_bench.results.groups import plain_keys
+from coupled_adam_bench.results.groups import GROUP, plain_keys
 from coupled_adam_bench.results.study_results import LOSS, StudyResults
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.declared import Material, Row, Section
@@ -150,24 +150,29 @@ def _difference(metric: Metric, is_centered: bool, row: Row) -> Cell:
     return Cell(text + mark, tone, title)
 
 
-def grid_of(pairs: Sequence[Pair], is_adam: bool) -> Grid[Row]:
-    """Return the table of comparisons with the same reference."""
+def grid_of(pairs: Sequence[Pair], is_adam: bool, titles: Mapping[str, str]) -> Grid[Row]:
+    """Return the table of comparisons with the same reference, given the titles of the tables."""
     reference = pairs[0].group.optimizer_labels[pairs[0].reference]
     columns: list[Column[Row]] = [Column("Optimizer", label_in("optimizer"), "row"), *PLACE_COLUMNS]
+    # Two tables can have other seeds of an optimizer at the same place.
+    places = {(each.optimizer, each.group.setup, each.group.n_tokens) for each in pairs}
+    if len(places) < len(pairs):
+        columns.append(Column("Table", lambda row: titles[row[GROUP].table]))
     for metric, is_centered in QUESTIONS:
         found = [each.found[metric, is_centered] for each in pairs]
         if (is_centered and not is_adam) or all(
             each.difference != each.difference for each in found
         ):
             continue
-        heading = with_arrow(metric) + Markup(" <sup>†</sup>" if is_centered else "")
+        heading = with_arrow(metric) + Markup(" <sup>‡</sup>" if is_centered else "")
         columns.append(metric_column(metric, partial(_difference, metric, is_centered), heading))
     rows = [each.row for each in pairs]
     return Grid(f"Differences to {reference}", columns, rows, f"Minus {reference}", dense=True)
 
 
-def _grids(pairs: Sequence[Pair]) -> list[Block]:
+def _grids(study: StudyResults, pairs: Sequence[Pair]) -> list[Block]:
     """Return a table for each reference, those to Adam first."""
+    titles = {name: table.title for name, table in study.layout.tables.items()}
     by_reference: dict[str, list[Pair]] = {}
     for each in pairs:
         if each.is_tested:
@@ -175,7 +180,7 @@ def _grids(pairs: Sequence[Pair]) -> list[Block]:
     grids: list[Block] = []
     for reference, found in by_reference.items():
         is_adam = plain_keys(found[0].group).get(ADAM) == reference
-        grids.append(grid_of(found, is_adam))
+        grids.append(grid_of(found, is_adam, titles))
     return grids
 
 
@@ -215,12 +220,11 @@ _INTRODUCTION = Markup(
     " <i>t</i>. It is decided by the two-sided paired <i>t</i>-test, after Holm's correction: * is"
     " significant after it, and better if it is green, worse if it is red; ° has <i>p</i> &lt; 0.05"
     " only without it. The correction is over all pairs of optimizers, places and metrics of the"
-    " first table that has the runs; metrics that are no column of it, and †, are corrected"
+    " first table that has the runs; metrics that are no column of it, and ‡, are corrected"
     " together. All runs are measured on the same held-out text: the intervals hold for other"
-    ' seeds, not for other text (<a href="#statistics">the same text under two models</a>). To'
-    " subtract the mean of Adam's embedding after training costs nothing, so the question to every"
-    " other way is whether it is better than that: the column with † has Adam's embedding minus its"
-    " mean as the reference."
+    ' seeds, not for other text (<a href="#statistics">the same text under two models</a>).'
+    " The column with ‡ has another reference: Adam's embedding minus its mean, which needs no"
+    " other training. The loss of Adam without that mean was not measured."
 )
 
 
@@ -246,7 +250,7 @@ def _blocks(material: Material) -> Iterator[Block]:
             yield Fold("Does the paper's claim of Coupled Adam hold, too?", [claim])
     else:
         yield claim
-    grids = _grids(pairs)
+    grids = _grids(study, pairs)
     if not grids:
         return
     details: list[Block] = [Text(_INTRODUCTION)]

@@ -72,11 +72,14 @@ def reaches(
         numbers = [group.tokens_label for group in groups]
         metrics: dict[str, list[Metric]] = {}
         for metric in study.layout.columns(name):
-            holds = []
+            outcomes = []
             for group in groups:
                 fact = study.at(group, metric)[verdict.coupled_adam]
-                holds.append(fact.against[verdict.adam].outcome == Outcome.BETTER)
-            metrics.setdefault(_words(numbers, holds), []).append(metric)
+                outcomes.append(fact.against[verdict.adam].outcome)
+            words = "not tested"
+            if any(outcome != Outcome.UNTESTED for outcome in outcomes):
+                words = _words(numbers, [outcome == Outcome.BETTER for outcome in outcomes])
+            metrics.setdefault(words, []).append(metric)
         yield last, metrics
 
 

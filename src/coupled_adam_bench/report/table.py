@@ -1,5 +1,6 @@
 """The content of a printed table as plain text, which all renderers share."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -25,12 +26,14 @@ class Value:
     """A number as it is printed; ``padding`` characters behind it align the means of its column.
 
     ``values`` are those of the seeds, unrounded, where the renderers show or write them.
+    ``reason`` says why the values cannot be compared, or is empty.
     """
 
     number: Shorthand
     bold: bool = False
     padding: int = 0
     values: tuple[float, ...] = ()
+    reason: str = ""
 
     @property
     def text(self) -> str:
@@ -44,16 +47,16 @@ class Value:
 
     @property
     def exact(self) -> str:
-        """The mean, the standard deviation and the values of the seeds in more digits, for
-        readers who want to see them."""
+        """What cannot be compared and why, and the mean, the standard deviation and the values of
+        the seeds in more digits, for readers who want to see them."""
         sample = summarize(self.values)
-        seeds = ", ".join(significant(value, 6) for value in self.values)
-        if len(self.values) < 2:
-            return seeds
-        return (
-            f"mean {significant(sample.mean, 6)}, standard deviation {significant(sample.sd)},"
-            f" seeds: {seeds}"
-        )
+        numbers = ", ".join(significant(value, 6) for value in self.values)
+        if len(self.values) > 1:
+            numbers = f"seeds: {numbers}"
+        if len(self.values) > 1 and not math.isnan(sample.mean):
+            sd = significant(sample.sd)
+            numbers = f"mean {significant(sample.mean, 6)}, standard deviation {sd}, {numbers}"
+        return f"{self.reason}; {numbers}" if self.reason else numbers
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ def _value(fact: Fact, has_failed: bool) -> Value:
         number = Shorthand(significant(fact.sample.mean, 2))
     if fact.is_worse_than_guessing:
         number = replace(number, mean=number.mean + table_notes.WORSE)
-    return Value(number, fact.bold, values=tuple(fact.by_seed.values()))
+    return Value(number, fact.bold, values=tuple(fact.by_seed.values()), reason=fact.reason)
 
 
 def _values(

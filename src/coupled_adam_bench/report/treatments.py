@@ -61,7 +61,8 @@ def _treated(group: Group, values: Mapping[str, Values], title: str) -> Grid[Any
     for key, label in group.optimizer_labels.items():
         for treatment, measured in values.items():
             names.append([label, treatment])
-            samples.append([(group.samples(measured, m)[key], m.digits) for m in SHOWN])
+            by_seed = [(group.by_seed(measured, metric)[key], metric.digits) for metric in SHOWN]
+            samples.append([(list(found.values()), digits) for found, digits in by_seed])
     cells = aligned_cells(samples)
     lines = [[*name, *of_row] for name, of_row in zip(names, cells, strict=True)]
     columns = listed(("Optimizer", "rows"), ("Embedding", "row"), *SHOWN)

@@ -77,7 +77,7 @@ def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
         reasons = []
         for one in tried:
             first_reason = next(reason for reason in one.reasons if reason)
-            reasons.append(f"{describe_settings(one.candidate)}: {first_reason}")
+            reasons.append(f"{describe_settings(one.candidate.settings)}: {first_reason}")
         raise ValueError(
             f"{tuning.id}: no candidate can be chosen, of each at least one seed has no validation"
             f" loss ({'; '.join(reasons)}); give the grid smaller learning rates. Cells of other"
@@ -92,9 +92,13 @@ def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
     return min(rates, key=rates.__getitem__)
 
 
-def describe_settings(candidate: Candidate) -> str:
+def describe_settings(settings: Mapping[str, Any]) -> str:
     """Return a candidate's settings as text, such as ``learning_rate 0.001, lr_factor 0.5``."""
-    return ", ".join(f"{name} {json.dumps(value)}" for name, value in candidate.settings.items())
+    return ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def edge(value: Any, values: Sequence[Any]) -> str | None:

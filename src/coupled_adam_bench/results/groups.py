@@ -90,13 +90,6 @@ class Group:
         runs."""
         return tuple(cell.id for cell in self.cells[key])
 
-    def samples(self, values: Values, metric: Metric) -> dict[str, list[float]]:
-        """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
-        samples = {}
-        for key, cells in self.cells.items():
-            samples[key] = [values.get((cell.id, metric.name), nan) for cell in cells]
-        return samples
-
     def by_seed(self, values: Values, metric: Metric) -> dict[str, dict[int, float]]:
         """Return a metric's values by optimizer and seed; a value that is not there is NaN."""
         by_seed = {}

@@ -11,7 +11,7 @@ from pandas import DataFrame
 
 from coupled_adam_bench.page.blocks import Block, Figures, Grid, Items, Kind, Text, listed
 from coupled_adam_bench.page.formats import MISSING, fixed, plural, shorthand
-from coupled_adam_bench.results.choices import edges_of
+from coupled_adam_bench.results.choices import describe_settings, edges_of
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
@@ -124,7 +124,7 @@ def narrow_choice(tuning: Tuning, found: DataFrame, spread: float) -> str | None
     noise = 2 * spread * math.sqrt(2 / len(tuning.candidates[0].cells))
     if not gap < noise:
         return None
-    settings = _described(tuning.candidates[nearest].settings)
+    settings = describe_settings(tuning.candidates[nearest].settings)
     return (
         f"chosen by {fixed(gap, _DIGITS)}, within the noise of the trial ({fixed(noise, _DIGITS)}),"
         f" before {settings}"
@@ -146,7 +146,7 @@ def _line(material: Material, tuning: Tuning, found: DataFrame) -> list[str]:
     if len(found):
         taken = found[found["chosen"]]
         settings = json.loads(taken["settings"].iloc[0])
-        chosen = _described(settings)
+        chosen = describe_settings(settings)
         loss = str(shorthand(summarize(taken["val_loss"].to_list()), _DIGITS))
         sensitivity = _sensitivity(tuning, found)
         # None of these undoes the choice: they say how far it can be trusted.
@@ -191,14 +191,6 @@ def _sensitivity(tuning: Tuning, found: DataFrame) -> float:
         by_rate.setdefault(of_candidate["embedding_learning_rate"].iloc[0], []).append(losses)
     best = {rate: min(of_rate, key=math.fsum) for rate, of_rate in by_rate.items()}
     return learning_rate_sensitivity(best, guessing)
-
-
-def _described(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def unequal_budgets(plan: Plan) -> tuple[str, ...]:

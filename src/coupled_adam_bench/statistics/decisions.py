@@ -19,17 +19,17 @@ from coupled_adam_bench.statistics.compare import (
     DECIDED_P,
     N_TESTS,
     TEST_COLUMNS,
-    TWO_SIDED_PAIRED,
     compared,
 )
 from coupled_adam_bench.statistics.paired import paired_test
+from coupled_adam_bench.statistics.pairs import TWO_SIDED_PAIRED
 from coupled_adam_bench.statistics.student import ALPHA, holm, two_sided_p
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 
 CENTERED = "embeddings_centered"
-"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which costs
-nothing."""
+"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which needs
+no other training."""
 RATINGS = METRICS["r_bar"]
 ASKED = tuple(METRICS[name] for name in ("loss", "loss_rarest", "isotropy", "r_bar"))
 """The metrics that the front of the report compares, also where a table has no column of them."""

@@ -6,7 +6,6 @@ The mean b is what a doubling of D adds; it has a one-sided t-test over the seed
 """
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,15 +14,13 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.rounding import rounding_of
-from coupled_adam_bench.results.study_results import StudyResults, rivals
-from coupled_adam_bench.statistics.student import NO_INTERVAL, one_sided_p, t_quantile
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.student import one_sided_p
 from coupled_adam_bench.study.catalogue.metrics import Metric
 
 Floats = NDArray[np.float64]
-NO_CROSSING = "no crossing in the range"
-CENTRE, TOKENS, PARAMETERS = "centre", "tokens", "parameters"
-"""Terms: the difference at the mean log D and log N, and what each doubling of tokens or of
-parameters adds to it."""
+TOKENS, PARAMETERS = "tokens", "parameters"
+"""Terms: what each doubling of tokens or of parameters adds to the difference."""
 
 
 @dataclass(frozen=True)
@@ -109,73 +106,6 @@ class Trend:
     fit: Fit
     n: int
     n_missing: int
-
-    def _weights(self, n_params: float, n_tokens: float) -> Floats:
-        at = {TOKENS: math.log2(n_tokens), PARAMETERS: math.log2(n_params)}
-        return np.array([1.0, *(np.array([at[term] for term in self.terms]) - self.fit.centre)])
-
-    def predicted(self, n_params: float, n_tokens: float) -> tuple[float, float]:
-        """Return the fitted difference and half the width of its 95 % interval, NaN without any
-        spread."""
-        weights = self._weights(n_params, n_tokens)
-        error = math.sqrt(max(float(weights @ self.fit.covariance @ weights), 0.0))
-        half = t_quantile(self.fit.df) * error if error > 0 else math.nan
-        return float(weights @ self.fit.estimates), half
-
-    def crossing(self, n_params: int) -> tuple[float, float, float, str]:
-        """Return the tokens at which the fitted difference is 0, the ends of the 95 % interval, and
-        a reason for NaN.
-
-        The interval is Fieller's (1954): all D at which the interval of the fitted difference holds
-        0. It may reach beyond the study's numbers of tokens; a crossing itself is given only
-        between them.
-        """
-        nothing = (math.nan, math.nan, math.nan)
-        if self.fit.reason or TOKENS not in self.terms:
-            return *nothing, self.fit.reason or "one number of tokens"
-        # The difference at log2 D = x is that at one token and x times the slope.
-        at_one = self._weights(n_params, 1)
-        slope = self._weights(n_params, 2) - at_one
-        value_slope = np.array([at_one, slope])
-        value, step = map(float, value_slope @ self.fit.estimates)
-        tokens = [group.n_tokens for group in self.groups]
-        place = -value / step if step else math.nan
-        if not math.log2(min(tokens)) <= place <= math.log2(max(tokens)):
-            return *nothing, NO_CROSSING
-        # (value + step x)^2 <= t^2 variance(x), a quadratic in x; it opens upwards if the slope
-        # differs from 0.
-        variances = t_quantile(self.fit.df) ** 2 * value_slope @ self.fit.covariance @ value_slope.T
-        a, b, c = (
-            step**2 - variances[1, 1],
-            value * step - variances[0, 1],
-            value**2 - variances[0, 0],
-        )
-        at_place = np.array([1.0, place])
-        if not at_place @ variances @ at_place > 0:
-            return 2.0**place, *nothing[1:], NO_INTERVAL
-        if a <= 0:
-            return (
-                2.0**place,
-                *nothing[1:],
-                "the slope does not differ from 0, so the interval has no end",
-            )
-        root = math.sqrt(max(b * b - a * c, 0.0))
-        low, high = (2.0 ** min((-b + sign * root) / a, 1023) for sign in (-1, 1))
-        return 2.0**place, low, high, ""
-
-
-def trends(study: StudyResults, table: str, metrics: Sequence[Metric]) -> list[Trend]:
-    """Return the fitted lines of a table that has several numbers of tokens or sizes, by data,
-    recipe and pair."""
-    families: dict[tuple[str, str], list[Group]] = defaultdict(list)
-    for group in study.layout.groups[table]:
-        families[group.setup.data, group.setup.recipe].append(group)
-    found = []
-    for groups in families.values():
-        pairs = Counter(pair for group in groups for pair in rivals(group))
-        several = [pair for pair, n_groups in pairs.items() if n_groups > 1]
-        found += [trend_of(study, groups, metric, *pair) for metric in metrics for pair in several]
-    return found
 
 
 def trend_of(

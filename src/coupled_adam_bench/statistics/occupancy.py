@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.data.bins import UNIGRAM
 from coupled_adam_bench.page.blocks import Block, Grid, Kind, Text, listed
-from coupled_adam_bench.page.formats import MISSING
+from coupled_adam_bench.page.formats import MISSING, grouped
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalogue.bands import RAREST
@@ -130,12 +130,8 @@ def _rows(material: Material) -> Iterator[Row]:
 
 
 def _range(*ends: float) -> str:
-    first, last = map(_three_digits, ends)
+    first, last = map(grouped, ends)
     return first if first == last else f"{first} to {last}"
-
-
-def _three_digits(value: float) -> str:
-    return f"{float(f'{value:.3g}'):,g}" if math.isfinite(value) else MISSING
 
 
 _HEADS: tuple[tuple[str, Kind], ...] = (

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coupled_adam_bench.results.rounding import difference, rounding_of, without_rounding
-from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.results.sample import Sample, summarize
 from coupled_adam_bench.statistics.student import (
     LEVEL,
     NO_SPREAD,
     interval,
+    mean_interval,
     one_sided_p,
     t_ratio,
 )
@@ -97,6 +98,18 @@ def paired_test(
         *(bootstrap_interval(differences) if error > 0 else (math.nan, math.nan)),
         reason=reason,
     )
+
+
+def mean_difference(
+    first: Mapping[int, float], second: Mapping[int, float]
+) -> tuple[Sample, float, float]:
+    """Return the mean of first minus second over the seeds that both have, and its two-sided
+    interval by Student's t; nothing is tested.
+
+    The interval is NaN for one seed and for equal differences; with a missing value all is NaN.
+    """
+    sample = summarize([difference(first[seed], second[seed]) for seed in first if seed in second])
+    return (sample, *mean_interval(sample))
 
 
 def sign_flip_p(differences: Sequence[float], rounding: float) -> float:

@@ -39,11 +39,13 @@ def own_statistics(plan: Plan) -> list[Statistic]:
     found = []
     for index, entry in enumerate(plan.statistics.files):
         plug_in = made_for(plan, f"statistics.files.{index}", entry, StatisticPlugIn)  # type: ignore[type-abstract]
-        found.append(_declared(entry.name, plug_in))
+        found.append(declared_as(entry.name, plug_in))
     return found
 
 
-def _declared(name: str, plug_in: StatisticPlugIn) -> Statistic:
+def declared_as(name: str, plug_in: StatisticPlugIn) -> Statistic:
+    """Return the statistic of a plug-in under the name that a study gives it."""
+
     def blocks(material: Material) -> Iterable[Block]:
         return plug_in.blocks(material, statistic)
 

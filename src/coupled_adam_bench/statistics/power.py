@@ -162,9 +162,11 @@ def _blocks(material: Material) -> Iterator[Block]:
             'The column "they find" says what difference the seeds of this study find with'
             " probability {power}, by one-sided t-tests at {alpha}: unpaired as in the paper's"
             " tables, and paired by seed. A smaller difference may be there although it is not"
-            ' significant. "Needed" says how many seeds of each optimizer find the difference that'
-            " was seen, if it is the true one and the spread is that of these seeds. A few seeds"
-            ' hardly know their own spread. The whole list is <a href="../power.csv">power.csv</a>.'
+            " significant. These tests are not the one that decides: two-sided and corrected, it"
+            ' needs at least as many seeds. "Needed" says how many seeds of each optimizer find the'
+            " difference that was seen, if it is the true one and the spread is that of these"
+            " seeds. A few seeds hardly know their own spread. The whole list is <a"
+            ' href="../power.csv">power.csv</a>.'
         ).format(power=f"{100 * POWER:g} %", alpha=f"{100 * ALPHA:g} %")
     )
     columns = _columns(material.study.layout.metrics)

@@ -106,7 +106,8 @@ class Verdict:
     """The paper's claim in one table, for the keys of its Adam and its Coupled Adam, in a ``word``
     and its ``tone``.
 
-    ``holds`` counts the comparisons of embeddings, of ``total``, in which Coupled Adam is better.
+    ``holds`` counts the comparisons of embeddings, of ``total``, in which Coupled Adam is better,
+    and ``untestable`` those that cannot be made.
     ``loss`` has the losses of all ``groups``, None if the table has no loss. ``loss_kept`` counts
     the groups at the most tokens of each size, of ``n_longest``, in which Adam's loss is not
     better: at fewer tokens the paper's Coupled Adam is slightly worse too. All of these follow what
@@ -119,6 +120,7 @@ class Verdict:
     word: str
     tone: str
     holds: int
+    untestable: int
     total: int
     groups: tuple[Group, ...]
     loss: Score | None
@@ -190,7 +192,7 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
     cards = []
     for name, table in study.layout.tables.items():
         groups = study.layout.groups[name]
-        labels = {key: label for group in groups for key, label in group.optimizer_labels.items()}
+        labels = study.layout.optimizer_labels(name)
         plain = {kind: key for group in groups for kind, key in plain_keys(group).items()}
         scores = tuple(
             _score(study, groups, metric, labels) for metric in study.layout.columns(name)
@@ -225,7 +227,8 @@ def _judge(
         level = 2
     word = (WORDS if tested else UNTESTED)[reach_of(groups)][level]
     tone = TONES[level] if tested else "open"
-    if sum(scores[name].untestable for name in CLAIMED) == total:
+    untestable = sum(scores[name].untestable for name in CLAIMED)
+    if untestable == total:
         word, tone = NOT_JUDGED, "open"
     decided = _count_decided(study, groups, adam, coupled_adam)
     return Verdict(
@@ -235,6 +238,7 @@ def _judge(
         word,
         tone,
         holds,
+        untestable,
         total,
         groups,
         loss,

@@ -9,16 +9,24 @@ without which the sum is not the whole.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from coupled_adam_bench.page.blocks import Block, Cell, Figures, Grid, Heading, Kind, Text, listed
+from coupled_adam_bench.page.blocks import (
+    PLACE,
+    Block,
+    Cell,
+    Grid,
+    Heading,
+    Kind,
+    Text,
+    listed,
+)
 from coupled_adam_bench.page.formats import MISSING, fixed, interval
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, Group
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import rivals
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
-from coupled_adam_bench.statistics.student import mean_interval
+from coupled_adam_bench.statistics.paired import mean_difference
 from coupled_adam_bench.study.catalogue.bands import BANDS, NEVER_SEEN
 from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.catalogue.stages import STAGES
@@ -55,13 +63,6 @@ def parts_of(cell: cells.Cell, runs: Path) -> tuple[Parts, Parts]:
     return shares, added
 
 
-def _difference(by_seed: Mapping[int, float]) -> dict[str, Any]:
-    """Return the mean of differences over seeds, with its interval by Student's t."""
-    sample = summarize(list(by_seed.values()))
-    low, high = mean_interval(sample)
-    return {"n": sample.n, "difference": sample.mean, "low": low, "high": high}
-
-
 def _pair_rows(group: Group, key: str, reference: str, runs: Path) -> Iterator[Row]:
     """Yield the rows of two optimizers, over the seeds that both have; of a gap, why it is one."""
     ours = {cell.seed: cell for cell in group.cells[key]}
@@ -81,11 +82,18 @@ def _pair_rows(group: Group, key: str, reference: str, runs: Path) -> Iterator[R
         return
     for band in (WHOLE, *LABELS):
         tokens = [shares[band] for (shares, _), _ in found.values()]
-        differences = {
-            seed: first[band] - second[band] for seed, ((_, first), (_, second)) in found.items()
+        first = {seed: added[band] for seed, ((_, added), _) in found.items()}
+        second = {seed: added[band] for seed, (_, (_, added)) in found.items()}
+        sample, low, high = mean_difference(first, second)
+        yield {
+            "band": band,
+            "tokens": summarize(tokens).mean,
+            "n": sample.n,
+            "difference": sample.mean,
+            "low": low,
+            "high": high,
+            "reason": "",
         }
-        share = summarize(tokens).mean
-        yield {"band": band, "tokens": share, "reason": ""} | _difference(differences)
 
 
 def _rows(material: Material) -> Iterator[Row]:
@@ -130,15 +138,14 @@ def _blocks(material: Material) -> Iterator[Block]:
         " held-out tokens that are of the band, times the difference on these. The bands sum to the"
         " whole difference. Negative is better than the reference."
     )
-    yield Figures(["loss_shares"])
     # A band without held-out tokens would be a column of zeros.
     there = {row["band"] for row in rows if row["tokens"] > 0}
     bands = [band for band in (WHOLE, *LABELS) if band in there]
     number: Kind = "number"
-    heads: list[tuple[str, Kind]] = [("D", "rows"), ("N", "rows"), ("optimizer", "text")]
-    heads += [("minus", "text"), ("whole", number)]
+    heads: list[tuple[str, Kind]] = [(name, "rows") for name, _ in PLACE]
+    heads += [("Optimizer", "text"), ("minus", "text"), ("whole", number)]
     heads += [(LABELS[band], number) for band in bands if band != WHOLE]
-    heads += [("", "wrap")]
+    heads += [("Remark", "wrap")]
     for table, of_table in material.by_table(STATISTIC):
         lines = list(_lines(of_table, bands))
         yield Heading(table.title)

@@ -4,12 +4,15 @@ import pytest
 
 from coupled_adam_bench.page.formats import (
     Shorthand,
+    difference_with_interval,
     fixed,
+    grouped,
     p_value,
     paddings,
     plural,
     shorthand,
     significant,
+    with_interval,
 )
 from coupled_adam_bench.results.sample import Sample
 
@@ -43,6 +46,28 @@ NAN = math.nan
 )
 def test_shorthand(mean: float, sd: float, n: int, digits: int, text: str) -> None:
     assert str(shorthand(Sample(n, mean, sd), digits)) == text
+
+
+def test_one_difference_is_printed_in_one_way() -> None:
+    """Two sums of the same accuracies, which differ in their last bit at the middle of two
+    decimals."""
+    up, down = 0.11750000000000005, 0.11749999999999994
+    assert {fixed(each, 3) for each in (up, down, 0.1175)} == {fixed(0.1175, 3)}
+    assert {significant(each) for each in (up, down, 0.1175)} == {fixed(0.1175, 3)}
+    spreads = {str(shorthand(Sample(3, 0.5, each), 3)) for each in (up, down)}
+    assert len(spreads) == 1
+
+
+def test_every_minus_is_a_minus_sign() -> None:
+    assert significant(-2.44e-5) == "\u22122.44e\u221205"
+    assert grouped(-0.0721) == "\u22120.0721" and grouped(97_656.25) == "97,700"
+    assert grouped(1_331_712.0) == "1,330,000"  # as the paper's stands beside it
+
+
+def test_an_interval_that_is_not_there_has_no_brackets() -> None:
+    for print_it in (with_interval, difference_with_interval):
+        assert print_it(0.5, NAN, NAN, 2) == "0.50"
+        assert print_it(0.5, 0.25, 0.75, 2) == "0.50 [0.25, 0.75]"
 
 
 def test_paddings_align_the_means() -> None:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -265,21 +264,6 @@ def run_all_stages(stored: Any) -> Callable[[Plan, Path], Path]:
             return build(plan, root, stored)
 
     return run
-
-
-def source_of(plan: Plan, runs: Path, study: Any = None, study_dir: Path = Path()) -> Any:
-    """Return what figures are drawn from, without results where no ``study`` is given."""
-    return SimpleNamespace(
-        plan=plan,
-        runs=runs,
-        study=study or SimpleNamespace(layout=layout_of(plan)),
-        study_dir=study_dir,
-    )
-
-
-@pytest.fixture(scope="session")
-def drawn_from() -> Callable[..., Any]:
-    return source_of
 
 
 @dataclass(frozen=True)

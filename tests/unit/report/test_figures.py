@@ -23,20 +23,19 @@ from coupled_adam_bench.report.figures import (
     write,
 )
 from coupled_adam_bench.report.figures.curves import (
-    calibration,
     differences,
     spectrum,
     write_spectra,
 )
+from coupled_adam_bench.report.figures.files import lay_out
 from coupled_adam_bench.report.figures.histories import draw_mean, geometry, training
 from coupled_adam_bench.report.figures.sizes import embeddings, plane, scale
-from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, lay_out, panels
+from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, panels
 from coupled_adam_bench.report.figures.write import write_figures
 from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.study.catalogue.metrics import of_text
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.settings import parse_study
 
@@ -44,8 +43,6 @@ OF_ALL = {
     "loss_accuracy",
     "embeddings",
     "loss_by_frequency",
-    "calibration",
-    "loss_shares",
     "spectrum",
     "training",
     "plane",
@@ -170,7 +167,6 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
     plan = make_plan(parse_study(settings))
     assert set(figures_of(plan)) - set(without) == {
         "geometry",
-        "moment_exponent",
         "second_moment",
     }
     for index, cell_id in enumerate(plan.cells):
@@ -246,7 +242,7 @@ def test_labels_are_text_and_not_formulas(
             '{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n'
         )
     draw_all(plan, tmp_path, tmp_path / "figures")
-    for name in OF_ALL - {"calibration", "loss_shares", "spectrum", "plane"}:  # without data here
+    for name in OF_ALL - {"spectrum", "plane"}:  # without data here
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
         ElementTree.fromstring(text)
         assert r"<!-- $\frac{$ -->" in text  # matplotlib's note of what it drew
@@ -352,32 +348,6 @@ def test_one_number_of_tokens_is_drawn_as_bars_by_optimizer(
         np.testing.assert_allclose([bar.get_width() for bar in ax.patches], [0.27, 0.27])
         assert ax.get_xlim()[0] == 0
         assert [text.get_text() for text in ax.texts] == ["0.27 (1)", "0.27 (1)"]
-
-
-def test_the_calibration_has_a_line_for_the_text_s_own(
-    tiny_plan: Plan, tmp_path: Path, stored: Any, results_of: Any, drawn_from: Any
-) -> None:
-    first = next(iter(tiny_plan.cells))
-    files = stored(tiny_plan, tmp_path / "runs")
-    files.run(first)
-    files.evaluation(
-        first,
-        "test_loss",
-        [],
-        calibration={"count": [1, 9], "pooled_log_ratio": [0.2, 0.1], "mean_log_ratio": [0.2, 0.1]},
-        bands=[
-            {"band": "never_seen", "training_counts": [0, 0]},
-            {"band": "rarest", "training_counts": [1, 4]},
-            {"band": "rare", "training_counts": None},
-        ],
-    )
-    study = results_of(tiny_plan, lambda cell, metric: 0.5)
-    study.measured[first, "test", of_text("pooled_calibration_rarest")] = 0.3
-    with rc_context(RC):
-        pooled, _ = calibration(drawn_from(tiny_plan, tmp_path / "runs", study)).axes
-    own = [line for line in pooled.lines if line.get_label().startswith("the training text")]
-    assert [list(line.get_xdata()) for line in own] == [[1, 4]]
-    assert [list(line.get_ydata()) for line in own] == [[0.3, 0.3]]
 
 
 def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(

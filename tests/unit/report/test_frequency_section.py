@@ -1,4 +1,4 @@
-"""The section on frequency bands, logits and long rows, and the figure of calibration."""
+"""The section on frequency bands, logits and long rows."""
 
 import math
 from typing import Any
@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from sections import tables_of
 
-from coupled_adam_bench.report.figures.curves import calibration, differences, seen
+from coupled_adam_bench.page.formats import difference_with_interval
 from coupled_adam_bench.report.frequency import SECTION
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalogue.bands import BANDS
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
@@ -75,6 +76,26 @@ def test_a_missing_seed_is_a_gap(tiny_plan: Plan, tmp_path: Any) -> None:
     assert tables_of(SECTION, material_of(study, tmp_path))[0][1][2:] == ["-"] * 6
 
 
+def test_equal_differences_have_no_interval(tiny_plan: Plan, tmp_path: Any) -> None:
+    """Three equal differences have no spread: an interval of dashes would say nothing."""
+
+    def value(cell: Cell, metric: Metric) -> float:
+        return 7.0 + 0.125 * cell.seed - 0.5 * (cell.optimizer.name == "coupled_adam")
+
+    bands, _ = tables_of(SECTION, material_of(study_of(tiny_plan, value), tmp_path))
+    assert bands[1][3::2] == ["\u22120.50"] * 3
+
+
+def test_a_difference_of_the_section_is_that_of_the_decision(
+    tiny_plan: Plan, tmp_path: Any
+) -> None:
+    study = decide(study_of(tiny_plan))
+    (group, *_) = study.layout.groups["table1"]
+    found = study.at(group, "loss_rarest")["coupled_adam"].against["adamw"]
+    text = difference_with_interval(found.difference, found.low, found.high, 2)
+    assert tables_of(SECTION, material_of(study, tmp_path))[0][1][3] == text
+
+
 def test_one_seed_has_a_difference_without_an_interval(tiny_study: Any, tmp_path: Any) -> None:
     block = tiny_study()["grid"][0] | {"table": "table2", "seeds": [2]}
     study = study_of(make_plan(parse_study(tiny_study(grid=[block]))))
@@ -86,34 +107,3 @@ def test_results_of_before_have_no_section(tiny_plan: Plan, tmp_path: Any) -> No
         name for name in METRICS if name.startswith("loss_") or "calibration" in name
     )
     assert not list(SECTION.blocks(material_of(study_of(tiny_plan, left_out=banded), tmp_path)))
-
-
-CURVE = {
-    "count": [0.0, 2.0, 30.0, 400.0],
-    "mean_log_ratio": [None, -1.0, None, 0.25],
-    "pooled_log_ratio": [None, -0.5, 0.0, 0.125],
-}
-
-
-def test_points_of_the_curve_leave_out_what_is_not_there() -> None:
-    assert seen(CURVE, "pooled_log_ratio") == [(2.0, -0.5), (30.0, 0.0), (400.0, 0.125)]
-    other = CURVE | {"mean_log_ratio": [None, -1.5, 3.0, None]}
-    assert differences(seen(CURVE, "mean_log_ratio"), seen(other, "mean_log_ratio")) == [(2.0, 0.5)]
-
-
-@pytest.mark.parametrize("measured", [True, False])
-def test_the_figure_has_a_line_for_each_seed(
-    tiny_plan: Plan, stored: Any, tmp_path: Any, measured: bool, drawn_from: Any
-) -> None:
-    files = stored(tiny_plan, tmp_path)
-    for cell in tiny_plan.cells:
-        files.run(cell)
-        files.evaluation(cell, "test_loss", [], **({"calibration": CURVE} if measured else {}))
-    whole, difference = calibration(drawn_from(tiny_plan, tmp_path)).axes
-    lines = [
-        [line for line in ax.lines if str(line.get_label())[0] != "_"] for ax in (whole, difference)
-    ]
-    assert [len(found) for found in lines] == ([6, 6] if measured else [0, 0])
-    if measured:
-        assert list(lines[0][0].get_ydata()) == [-0.5, 0.0, 0.125]
-        assert list(lines[1][3].get_ydata()) == [0.0, 0.0]

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from markupsafe import escape
 from planned import Planned
 from sections import html_of
 
@@ -88,8 +89,7 @@ def test_page_is_self_contained_and_well_formed(page: str, fake: Any) -> None:
         f" 'sha256-{digest}'" in page
     )
     sources = [attributes["src"] or "" for _, attributes in tags if "src" in attributes]
-    # The drawn results have no held-out windows, so no picture of where a gap lies.
-    assert len(sources) == len(figures_of(fake.plan).keys() - {"loss_shares"})
+    assert len(sources) == len(figures_of(fake.plan))
     assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
     links = [attributes["href"] or "" for _, attributes in tags if "href" in attributes]
     assert all(link.startswith(("#", "../")) for link in links)
@@ -99,6 +99,14 @@ def test_page_is_self_contained_and_well_formed(page: str, fake: Any) -> None:
     assert "url(" not in page
     assert all("scope" in attributes for tag, attributes in tags if tag == "th")
     assert all(attributes["alt"] for tag, attributes in tags if tag == "img")
+
+
+def test_each_figure_is_in_one_section(page: str, fake: Any) -> None:
+    """One that stands in a section of its own is not among the others too."""
+    for caption in figures_of(fake.plan).values():
+        assert page.count(f"<figcaption>{escape(caption)}") == 1
+    overview = page.partition('<section id="overview">')[2].partition("</section>")[0]
+    assert escape(figures_of(fake.plan)["training"]) in overview
 
 
 def test_figures_of_many_bytes_stand_beside_the_page(

@@ -46,7 +46,8 @@ def test_survivors_by_recount(fake: Any) -> None:
         list(map(int, re.findall(r"(\d+) (?:values|of them)|Holm's (\d+)", one)[0][:1]))
         == counts[:1]
     )
-    assert f"{counts[1]} of them are better than all others, and {counts[2]} after Holm's" in one
+    assert f"paired by seed: {counts[1]} of {counts[0]}, and" in one
+    assert one.endswith(f"after Holm's correction: {counts[2]}.")
     assert seven == "No value of the table is bold."
     by_label = {line[0]: line[1:] for line in tables_of(SECTION, material)[0]}
     losses = rows[rows["metric"] == "loss"]
@@ -71,7 +72,11 @@ def test_a_bold_value_of_counts_that_differ_alike_has_survived_no_test(
     (said,) = (
         text for text in texts_of(SECTION, Material(decide(untested))) if "table is bold" in text
     )
-    assert "0 of them are better than all others, and 0 after Holm's correction." in said
+    assert said.endswith("0 of 1, and after Holm's correction: 0.")
+    # A comparison that is not tested has its reason beside it.
+    every = tables_of(SECTION, Material(decide(untested)))[-1]
+    (line,) = (line for line in every if line[3] == "Acc")
+    assert "not tested" in line and line[-1] == "no spread, so no test"
 
 
 def test_margins_add_the_tests_of_equivalence(fake: Any) -> None:
@@ -98,7 +103,7 @@ def test_a_bold_value_without_a_paired_test_has_not_survived_one(fake: Any) -> N
         comparisons[place] = [replace(each, outcome=Outcome.UNTESTED) for each in found]
     material.study = replace(study, decided=replace(study.decided, comparisons=comparisons))
     said = next(text for text in texts_of(SECTION, material) if "of the table are bold" in text)
-    assert "0 of them are better than all others, and 0 after Holm's correction." in said
+    assert re.search(r" 0 of \d+, and after Holm's correction: 0\.$", said)
 
 
 def values(fact: Any) -> Any:

@@ -32,7 +32,7 @@ from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.store.markup import letters_by_need
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalogue.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings import parse_study
 
@@ -230,6 +230,24 @@ def test_the_size_of_the_held_out_text_stands_below_every_loss(
     assert [each[: len(note or "")] for each in found] == ([note] if note else [])
     for text in (render_latex(table, templates), render_html(table, templates), markdown(table)):
         assert ("Losses are over 12,345 tokens" in text) == (note is not None)
+
+
+def test_a_missing_value_says_why_where_the_pointer_rests(
+    tiny_plan: Plan, results_of: Any, templates: Path
+) -> None:
+    def value(cell: Cell, metric: Metric) -> float:
+        is_lost = (cell.optimizer.name, cell.seed) == ("coupled_adam", 2)
+        return math.nan if is_lost and metric.name == "loss" else 1.0 + cell.seed / 8
+
+    table = build_tables(decide(results_of(tiny_plan, value)))[0]
+    adam, coupled = (row.cells[0] for row in table.rows[:2])
+    assert (coupled.text, coupled.exact) == (
+        "-",
+        "1 of 3 values missing; seeds: 1.125, -, 1.375",
+    )
+    assert adam.exact == "mean 1.25, standard deviation 0.125, seeds: 1.125, 1.25, 1.375"
+    page = html_environment(templates).get_template("table.html.j2")
+    assert 'title="1 of 3 values missing;' in page.render(table=table, table_id="t")
 
 
 def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_tuning_whose_candidates_have_all_diverged_names_them(plan, tmp_path):
     message = str(error.value)
     assert message.startswith(tuning.id)
     assert message.count(SPIKE) == 4
-    for settings in ("learning_rate 0.1, lr_factor 2.0", "learning_rate 0.01, lr_factor 0.5"):
+    for settings in ("learning_rate 0.1, lr_factor 2:", "learning_rate 0.01, lr_factor 0.5:"):
         assert settings in message
     assert not (tmp_path / "choice.json").exists()
 

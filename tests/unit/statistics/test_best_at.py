@@ -16,11 +16,11 @@ from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics import hypotheses, power, trend
+from coupled_adam_bench.statistics import hypotheses, power
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.lines import TOKENS
+from coupled_adam_bench.statistics.lines import TOKENS, trend_of, upper_tail
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric, of_text
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.settings import parse_study
@@ -135,11 +135,11 @@ def test_differences_trends_and_power_are_of_distances(study):
     )
     facts = found.at(group, metric)
     assert facts["coupled_adam"].minus(facts["adamw"]) == pytest.approx(expected)
-    (row,) = [row for row in Material(found).rows(trend.STATISTIC) if row["term"] == TOKENS]
-    assert (
-        row["estimate"] < 0
-    )  # the difference of the values grows by 0.36, that of the distances shrinks
-    assert row["p_value"] < 0.05
+    trend = trend_of(found, found.layout.groups["shown"], metric, "coupled_adam", "adamw")
+    assert trend.terms == (TOKENS,)
+    slope = trend.fit.estimates[1]
+    assert slope < 0  # the difference of the values grows by 0.36, that of the distances shrinks
+    assert upper_tail(-slope, trend.fit.standard_error(1), trend.fit.df) < 0.05
     rows = Material(found).rows(power.STATISTIC)
     shown = [row["difference"] for row in rows if row["n_tokens"] == group.n_tokens]
     assert shown == pytest.approx([sum(expected.values()) / 3] * 2)

@@ -18,7 +18,7 @@ from coupled_adam_bench.statistics.hypotheses import (
     STATISTIC,
     outcome_of,
 )
-from coupled_adam_bench.statistics.lines import trends
+from coupled_adam_bench.statistics.lines import trend_of
 from coupled_adam_bench.statistics.student import NO_SPREAD
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.plan.preregistration import Hypothesis
@@ -209,11 +209,8 @@ def test_a_trend_is_that_of_the_stated_seeds(study: Callable[..., StudyResults])
     rows = stated_rows(results)
     assert set(rows["outcome"]) == {CONFIRMED}
     assert list(rows["difference"]) == pytest.approx([-1.0] * 2)
-    whole = next(
-        t
-        for t in trends(results, "table1", results.layout.columns("table1"))
-        if t.metric.name == "loss"
-    )
+    groups, loss = results.layout.groups["table1"], results.layout.metrics["loss"]
+    whole = trend_of(results, groups, loss, "coupled_adam", "adamw")
     assert set(rows["df"]) == {whole.fit.df}
     assert outcomes(study(values, LOSS | {"test": "trend"}, n_sizes=2)) == {"loss": NOT_CONFIRMED}
     lost = stated_rows(study(values, grows, n_sizes=2, seeds=[1, 2, 3, 4, 5]))

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from research.plugins.speedup import Flips, Speedup
+from research.plugins.trend import Growth
 
 from coupled_adam_bench.records.stored import LARGEST, is_usable
 from coupled_adam_bench.report.contents import statistics_of
@@ -16,14 +18,16 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.plug_ins import declared_as
 from coupled_adam_bench.study.catalogue.metrics import Metric
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings import parse_study
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
-OF_RESULTS = ("tests.csv", "paired.csv", "trend.csv", "power.csv")
-"""The statistics that are computed from results alone."""
+OF_RESULTS = ("tests.csv", "paired.csv", "power.csv")
+"""The statistics that are computed from results alone, along with those of plug-ins."""
+PLUG_INS = (Growth, Speedup, Flips)
 
 
 @pytest.fixture
@@ -51,6 +55,8 @@ def test_statistics_and_tables_of_the_largest_numbers(
     for statistic in statistics_of(plan):
         if statistic.file in OF_RESULTS:
             material.frame(statistic)
+    for plug_in in PLUG_INS:
+        material.frame(declared_as(plug_in.__name__, plug_in()))
     for table in build_tables(study):
         for cell in (cell for row in table.rows for cell in row.cells):
             assert len(cell.text) < 30, cell.text

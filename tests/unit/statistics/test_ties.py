@@ -10,9 +10,10 @@ import pytest
 from coupled_adam_bench.results.choices import Tried, choose
 from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.sample import summarize
-from coupled_adam_bench.statistics.compare import _decide, compare_all, correct
+from coupled_adam_bench.statistics.compare import _decide
 from coupled_adam_bench.statistics.lines import fit_line, upper_tail
 from coupled_adam_bench.statistics.paired import paired_test
+from coupled_adam_bench.statistics.pairs import compare_all, correct
 from coupled_adam_bench.statistics.student import equivalence_p, t_test
 from coupled_adam_bench.statistics.units import average, of_documents
 from coupled_adam_bench.study.catalogue.metrics import METRICS

@@ -15,13 +15,13 @@ from coupled_adam_bench.page.blocks import Cell
 from coupled_adam_bench.page.formats import MISSING, fixed
 from coupled_adam_bench.records.stored import settings_of
 from coupled_adam_bench.results.sample import Sample, summarize
-from coupled_adam_bench.statistics.loss_curves import Curve, is_adam, needed_tokens, reference_of
 from coupled_adam_bench.statistics.student import mean_interval
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.catalogue.bands import RAREST
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_registry.check import Checked
+from coupled_adam_registry.loss_curves import Curve, is_adam, needed_tokens, reference_of
 
 LOSS = METRICS["loss"]
 BESIDE = (METRICS["isotropy"], METRICS[RAREST.pooled_calibration])

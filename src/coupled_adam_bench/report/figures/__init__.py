@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coupled_adam_bench.report.plug_ins import own_figures
-from coupled_adam_bench.results.groups import Layout, layout_of
+from coupled_adam_bench.results.groups import Layout
 from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.plan.cells import Cell, readable_count
@@ -57,15 +57,6 @@ def largest_size(layout: Layout) -> Shown:
     return Shown(cells, plain(f"N = {layout.labels[setups[largest.id]]}, D = {tokens}"))
 
 
-def trend_table(layout: Layout) -> str | None:
-    """Return the name of the first table that has several numbers of tokens for the same model,
-    None without one."""
-    for name, groups in layout.groups.items():
-        if len({group.setup for group in groups}) < len(groups):
-            return name
-    return None
-
-
 def scaled_places(plan: Plan) -> list[dict[int, list[Cell]]]:
     """Return for each place with at least two exponents n its cells of Coupled Adam by their
     exponent.
@@ -111,19 +102,6 @@ FIGURES = {
         "Test loss by frequency of the predicted token, and its difference to that of the first"
         " optimizer with the same seed; bars: standard deviation over seeds.",
     ),
-    "loss_shares": Drawn(
-        "report.figures.curves:loss_shares",
-        "Where the difference in loss to the first optimizer lies: the part of each band of"
-        " frequency, rarest tokens first, and the whole (dot) with its 95 % interval over seeds.",
-        section="shares",
-    ),
-    "calibration": Drawn(
-        "report.figures.curves:calibration",
-        "Log of how probable tokens are over how often they are there, by their count in the"
-        " training text: all tokens of a count together, beside what a model with the training"
-        " text's own frequencies has in each band, and the mean over tokens minus that of the first"
-        " optimizer; a line per seed.",
-    ),
     "spectrum": Drawn(
         "report.figures.curves:spectrum",
         "Singular values of the embeddings, and their norms against the frequency of tokens; a line"
@@ -152,20 +130,6 @@ FIGURES = {
         " a run goes on: its slope A, the slope of the line through logarithms, and R²; the longest"
         " runs of Adam of each model, bands: standard deviation over seeds.",
         _has_moments,
-    ),
-    "moment_exponent": Drawn(
-        "report.figures.histories:moment_exponent",
-        "Exponent of Adam's own second moment against the probability of tokens, and R² of a"
-        " straight line, at the end of training in ranges of B p; a dot for each run of Adam.",
-        _has_geometry,
-    ),
-    "trend": Drawn(
-        "report.figures.sizes:trend",
-        "Difference in loss, paired by seed, against training tokens; bars: 95 % intervals over"
-        " seeds; lines: the mean of the lines of the seeds, each over all sizes, with 95 %"
-        " intervals.",
-        lambda plan: trend_table(layout_of(plan)) is not None,
-        section="trend",
     ),
     "scale": Drawn(
         "report.figures.sizes:scale",
@@ -206,6 +170,3 @@ def figures_of(plan: Plan) -> dict[str, str]:
     return {name: captions[name] for name in figure_names(plan)}
 
 
-def figures_in(section: str) -> tuple[str, ...]:
-    """Return the names of the figures that a section of the report shows."""
-    return tuple(name for name, figure in FIGURES.items() if figure.section == section)

@@ -3,19 +3,18 @@ and of word pairs."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps, rcParams
-from matplotlib.axes import Axes
+from matplotlib import rcParams
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from coupled_adam_bench.records.kept import PairSimilarities, read_pair_similarities
 from coupled_adam_bench.records.stored import Measurement, measured_cells
 from coupled_adam_bench.report.figures import largest_size, plain
+from coupled_adam_bench.report.figures.files import save, say_no_data
 from coupled_adam_bench.report.figures.style import (
     RC,
     STYLES,
@@ -24,18 +23,12 @@ from coupled_adam_bench.report.figures.style import (
     bars,
     curve,
     drawing_with,
-    grid,
     optimizer_styles,
     panels,
-    save,
-    say_no_data,
     thin,
     zero_line,
 )
-from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.shares import LABELS, WHOLE
-from coupled_adam_bench.statistics.shares import STATISTIC as SHARES
 from coupled_adam_bench.study.catalogue.bands import BANDS
 from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan.cells import Cell
@@ -44,7 +37,7 @@ Points = list[tuple[float, float]]
 _BESIDE = 0.12  # distance of the optimizers' points in a band
 
 
-def _measured(
+def measured(
     material: Material, cells: Collection[Cell], stage: str
 ) -> Iterator[tuple[Cell, Measurement]]:
     """Yield those of some cells that a stage has measured; the report's list of runs says why
@@ -60,12 +53,12 @@ def _measured(
                 yield cell, measurement
 
 
-def _details(
+def details(
     material: Material, cells: Collection[Cell], stage: str, field: str
 ) -> Iterator[tuple[Cell, Any]]:
     """Yield some cells with a field of their evaluation by a stage; a cell that has diverged has no
     such field."""
-    for cell, measurement in _measured(material, cells, stage):
+    for cell, measurement in measured(material, cells, stage):
         record = measurement.read(cell.id)
         if field in record:
             yield cell, record[field]
@@ -126,107 +119,6 @@ def loss_by_frequency(material: Material) -> Figure:
     return figure
 
 
-def _shares_of_largest(material: Material) -> list[dict[str, Any]]:
-    """Return the rows of shares.csv on the largest size at most tokens, of the first table that has
-    it."""
-    cell = largest_size(material.study.layout).cells[0]
-    setup = material.study.layout.setups[cell.id]
-    place = (setup.n_params, cell.n_tokens, setup.model, setup.data, setup.recipe)
-    where = dict(zip(GROUP_COLUMNS[1:], place, strict=True))
-    rows = [row for row in material.rows(SHARES) if where.items() <= row.items()]
-    return [row for row in rows if row["table"] == rows[0]["table"] and not row["reason"]]
-
-
-def loss_shares(material: Material) -> Figure:
-    """Draw for each optimizer the parts of its difference in loss by band, to both sides of 0."""
-    shown, rows = largest_size(material.study.layout), _shares_of_largest(material)
-    keys = list(dict.fromkeys(row["optimizer"] for row in rows))
-    colors = dict(zip(LABELS, colormaps["cividis"](np.linspace(0, 1, len(LABELS))), strict=True))
-    figure, ((ax,),) = grid(1, 1, 1.3 + 0.3 * len(keys))
-    # Parts of one sign lie end to end, so that each bar is as long as the part.
-    ends = {key: {-1: 0.0, 1: 0.0} for key in keys}
-    for row in rows:
-        place, difference = keys.index(row["optimizer"]), row["difference"]
-        if row["band"] == WHOLE:
-            spread = [[difference - row["low"]], [row["high"] - difference]]
-            ax.errorbar([difference], [place], xerr=spread, fmt="o", color="k", capsize=2, ms=4)
-        elif row["tokens"] > 0 and math.isfinite(difference):
-            sign = 1 if difference > 0 else -1
-            start, color = ends[row["optimizer"]][sign], colors[row["band"]]
-            ax.barh(place, difference, 0.6, start, color=color, label=LABELS[row["band"]], zorder=0)
-            ends[row["optimizer"]][sign] += difference
-    ax.axvline(0, color="0.7", linewidth=0.8, zorder=0)
-    ax.set_yticks(range(len(keys)), labels=[shown.labels[key] for key in keys])
-    ax.invert_yaxis()
-    if rows:
-        reference = shown.labels[rows[0]["reference"]]
-        ax.set(xlabel=f"loss minus that of {reference} (nat/token)", title=shown.title)
-    add_legend(figure)
-    return figure
-
-
-def seen(calibration: Mapping[str, Sequence[Any]], kind: str) -> Points:
-    """Return (count, value) of the bins of seen tokens that have a value of this kind."""
-    pairs = zip(calibration["count"], calibration[kind], strict=True)
-    return [(count, value) for count, value in pairs if count and value is not None]
-
-
-_TEXT_S_OWN = "the training text's own frequencies"
-_REFERENCE = {"color": "0.25", "linewidth": 1.2, "linestyle": (0, (4, 2))}
-
-
-def _draw_text_s_own(ax: Axes, material: Material, cells: Collection[Cell]) -> None:
-    """Draw over the counts of each band the calibration of the training text's own frequencies.
-
-    A model can be expected there, and not at 0: rare tokens of one text are rarer in another. The
-    text is the same for all cells, so the first of them tells.
-    """
-    for cell, bands in islice(_details(material, cells, "test_loss", "bands"), 1):
-        own = {
-            band.name: material.study.best(cell.id, METRICS[band.pooled_calibration])
-            for band in BANDS
-        }
-        for band in bands:
-            counts, value = band["training_counts"], own.get(band["band"], math.nan)
-            if counts is not None and math.isfinite(value):
-                curve(ax, [(count, value) for count in counts], _TEXT_S_OWN, **_REFERENCE)
-
-
-def calibration(material: Material) -> Figure:
-    """Draw the pooled calibration, and the mean over tokens against that of the first optimizer, of
-    the largest size.
-
-    Cells that were measured on the same text have the same bins, and the frequencies in it cancel.
-    """
-    shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
-    found: dict[str, dict[int, Any]] = {key: {} for key in shown.labels}
-    for cell, detail in _details(material, shown.cells, "test_loss", "calibration"):
-        found[cell.optimizer.key][cell.seed] = detail
-    # The mean over tokens is read beside the first optimizer's alone: its level is the text's.
-    first = next(iter(found))
-    figure, axes = panels(2)
-    for key, by_seed in found.items():
-        label, style = shown.labels[key], thin(styles[key])
-        for seed, detail in by_seed.items():
-            curve(axes[0], seen(detail, "pooled_log_ratio"), label, **style)
-            if seed in found[first]:
-                means = (seen(each, "mean_log_ratio") for each in (detail, found[first][seed]))
-                curve(axes[1], differences(*means), label, **style)
-    _draw_text_s_own(axes[0], material, shown.cells)
-    labels = (
-        r"log $\bar{p} / \bar{f}$ (0: calibrated)",
-        f"mean log p, minus {shown.labels[first]}",
-    )
-    for ax, label in zip(axes, labels, strict=True):
-        zero_line(ax)
-        ax.set_xscale("log")
-        ax.set(
-            xlabel="occurrences of the token in the training text", ylabel=label, title=shown.title
-        )
-    add_legend(figure)
-    return figure
-
-
 def _draw_spectra(lines: Sequence[tuple[str, Style, Mapping[str, Any]]], title: str = "") -> Figure:
     """Draw the singular values over the largest one, and the mean norm of tokens against their
     count if it is known.
@@ -267,7 +159,7 @@ def spectrum(material: Material) -> Figure:
     """Draw the embeddings of the largest size; a cell that is not measured, or diverged, has no
     line."""
     shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
-    found = _details(material, shown.cells, "embeddings", "matrices")
+    found = details(material, shown.cells, "embeddings", "matrices")
     matrices = [
         (cell.optimizer, detail["embeddings"]) for cell, detail in found if "embeddings" in detail
     ]
@@ -313,7 +205,7 @@ def similarity(material: Material) -> Figure:
     left out."""
     shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
     by_set: dict[str, dict[str, list[PairSimilarities]]] = {}
-    for cell, measurement in _measured(material, shown.cells, "embeddings"):
+    for cell, measurement in measured(material, shown.cells, "embeddings"):
         for found in read_pair_similarities(measurement, cell.id):
             by_set.setdefault(found.name, {}).setdefault(cell.optimizer.key, []).append(found)
     figure, axes = panels(max(len(by_set), 1), columns=3)

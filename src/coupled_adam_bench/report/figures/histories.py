@@ -124,34 +124,3 @@ def geometry(material: Material) -> Figure:
             ax.set_xscale("log")
         ax.set_ylim(0, 1.02)
     return figure
-
-
-def moment_exponent(material: Material) -> Figure:
-    """Draw exponent and R² of Adam's second moment against B p at the end of training, a colour for
-    each B."""
-    points: dict[int, list[list[float]]] = {}
-    for cell in material.plan.cells.values():
-        ranges: dict[str, list[float]] = {}
-        rows = [row for row in run_history(material.runs / cell.id) if "rate_sum" in row]
-        for what in ("occupancy", "exponent", "r_squared"):
-            start = f"moment_{what}_"
-            for name, value in rows[-1].items() if rows else ():
-                if name.startswith(start):
-                    ranges.setdefault(name.removeprefix(start), []).append(value)
-        batch_tokens = cell.training.batch_sequences * cell.training.seq_len
-        points.setdefault(batch_tokens, []).extend(
-            found for found in ranges.values() if len(found) == 3
-        )
-    # How often a batch has a token decides what its second moment is, so B is a colour.
-    figure, axes = panels(2)
-    for ax, index, label in zip(axes, (1, 2), ("exponent of the second moment", "R²"), strict=True):
-        for batch_tokens, found in sorted(points.items()):
-            if found:
-                places = [point[0] for point in found]
-                values = [point[index] for point in found]
-                ax.plot(places, values, ".", alpha=0.6, label=f"B = {batch_tokens:,}")
-        ax.set(xlabel="B p, how often a batch has the token", ylabel=label)
-        if ax.has_data():
-            ax.set_xscale("log")
-    add_legend(figure)
-    return figure

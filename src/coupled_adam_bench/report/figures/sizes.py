@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from coupled_adam_bench.report.figures import plain, scaled_places, trend_table
+from coupled_adam_bench.report.figures import plain, scaled_places
 from coupled_adam_bench.report.figures.style import (
     STYLES,
     Style,
@@ -23,18 +23,13 @@ from coupled_adam_bench.report.figures.style import (
     optimizer_styles,
     panels,
     tokens_axis,
-    zero_line,
 )
 from coupled_adam_bench.results.groups import Group, Setup
-from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.candidates import STATISTIC, place_of
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.lines import TOKENS, Trend, trends
-from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.student import t_quantile
 from coupled_adam_bench.study.catalogue.bands import RAREST
-from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.metrics import Metric
 from coupled_adam_bench.study.plan.tuning import Tuning
 
 
@@ -170,92 +165,6 @@ def scale(material: Material) -> Figure:
         ax.set_xlabel(r"exponent $n$ of the scale $2^{-n}$")
         ax.xaxis.get_major_locator().set_params(integer=True)
     add_legend(figure)
-    return figure
-
-
-_POINTS = 60
-"""Points of a drawn line, whose interval is curved."""
-
-
-def _difference(study: StudyResults, group: Group, trend: Trend) -> tuple[list[float], float]:
-    """Return the differences in a group by seed, and half the length of their 95 % interval."""
-    facts = study.at(group, trend.metric)
-    differences = facts[trend.optimizer].minus(facts[trend.reference])
-    values = list(filter(math.isfinite, differences.values()))
-    sample = summarize(values)
-    if sample.n < 2:
-        return values, 0.0
-    return values, t_quantile(sample.n - 1) * sample.sd / math.sqrt(sample.n)
-
-
-def _draw_differences(
-    ax: Axes, study: StudyResults, group: Group, found: Sequence[Trend], styles: Mapping[str, Style]
-) -> None:
-    """Draw the differences at one number of tokens, a bar for each optimizer."""
-    labels = group.optimizer_labels
-    having = [trend for trend in found if trend.optimizer in labels]
-    for place, trend in enumerate(having):
-        values, half = _difference(study, group, trend)
-        color = styles[trend.optimizer]["color"]
-        ax.bar(place, summarize(values).mean, yerr=half, color=color, alpha=0.7, capsize=2)
-    names = [plain(labels[trend.optimizer]) for trend in having]
-    ax.set_xticks(range(len(names)), labels=names, rotation=30, ha="right")
-
-
-def _draw_trend(
-    ax: Axes, study: StudyResults, trend: Trend, setup: Setup, label: str, style: Style
-) -> None:
-    """Draw the differences of one optimizer against tokens, and the line fitted to them."""
-    groups = [group for group in trend.groups if group.setup == setup]
-    for group in groups:
-        values, half = _difference(study, group, trend)
-        bars(ax, [group.n_tokens], [values], label, **{**style, "linestyle": "", "yerr": [half]})
-    if trend.fit.reason or TOKENS not in trend.terms or not groups:
-        return
-    counts = [group.n_tokens for group in trend.groups]
-    first, last = math.log2(min(counts)), math.log2(max(counts))
-    tokens = [2 ** (first + (last - first) * step / (_POINTS - 1)) for step in range(_POINTS)]
-    fitted = [trend.predicted(setup.n_params, count) for count in tokens]
-    ax.plot(tokens, [value for value, _ in fitted], **{**style, "marker": "", "linewidth": 1})
-    lower = [value - half for value, half in fitted]
-    upper = [value + half for value, half in fitted]
-    ax.fill_between(tokens, lower, upper, color=style["color"], alpha=0.15, linewidth=0)
-
-
-def trend(material: Material) -> Figure:
-    """Draw the differences in loss of the first table with several tokens, a panel for each size,
-    with intervals."""
-    study, table = material.study, trend_table(material.study.layout)
-    assert table is not None, "a study without such a table has no figure of it"
-    groups, styles = study.layout.groups[table], optimizer_styles(material.plan)
-    by_size = sorted(groups, key=lambda group: group.setup.n_params)
-    setups = {group.setup: f"N = {plain(group.model_label)}" for group in by_size}
-    labels = {
-        key: plain(label) for group in groups for key, label in group.optimizer_labels.items()
-    }
-    found = trends(study, table, [METRICS[LOSS]])
-    figure, axes = panels(len(setups), columns=3, height=2.0, sharey=True)
-    for ax, (setup, title) in zip(axes, setups.items(), strict=True):
-        of_setup = [group for group in groups if group.setup == setup]
-        zero_line(ax)
-        if len(of_setup) == 1:
-            _draw_differences(ax, study, of_setup[0], found, styles)
-            ax.set(xlabel=f"D = {plain(of_setup[0].tokens_label)}", title=title)
-            continue
-        for each in found:
-            _draw_trend(ax, study, each, setup, labels[each.optimizer], styles[each.optimizer])
-        tokens_axis(ax, of_setup)
-        ax.set(xlabel="D (tokens)", title=title)
-    # With several references no one name would be right for the axis.
-    if len({each.reference for each in found}) == 1:
-        axes[0].set_ylabel(
-            f"loss minus that of {labels[found[0].reference]} (nat/token)", fontsize="small"
-        )
-    signs: dict[str, Style] = {
-        "mean over seeds": {"marker": "o", "linestyle": ""},
-        "fitted": {"linewidth": 1},
-    }
-    add_legend(figure, signs=signs)
     return figure
 
 

@@ -28,14 +28,8 @@ def write_figures(
 ) -> None:
     """Write every name in :func:`.figures_of` with each ending that is ``wanted``, atomically and
     without a date."""
-    from coupled_adam_bench.report.figures.style import (
-        IN_COLUMN,
-        RC,
-        drawing_with,
-        lay_out,
-        save,
-        say_no_data,
-    )
+    from coupled_adam_bench.report.figures.files import lay_out, save, say_no_data
+    from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with
 
     for settings, all_endings in ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:])):
         endings = [ending for ending in all_endings if ending in wanted]

@@ -60,22 +60,6 @@ CONTENTS: tuple[StatisticFile | NamedSection | str, ...] = (
         lambda plan: bool(plan.tunings),
     ),
     StatisticFile(
-        "trend.csv",
-        "statistics.trend:STATISTIC",
-        "How the difference between two optimizers grows with tokens and parameters.",
-    ),
-    StatisticFile(
-        "speedup.csv",
-        "statistics.speedup:STATISTIC",
-        "How many tokens the reference needs for the loss of each optimizer, and how they rank at"
-        " each D.",
-    ),
-    StatisticFile(
-        "flips.csv",
-        "statistics.speedup:FLIPS",
-        "Every two optimizers whose order changes between two D.",
-    ),
-    StatisticFile(
         "shares.csv",
         "statistics.shares:STATISTIC",
         "How much of each difference in loss lies in which band of frequency.",
@@ -91,7 +75,7 @@ CONTENTS: tuple[StatisticFile | NamedSection | str, ...] = (
     StatisticFile(
         "tests.csv",
         "statistics.compare:STATISTIC",
-        "Every comparison of the tables, with its test.",
+        "Every comparison of the best of a block with another one, with its tests.",
     ),
     StatisticFile(
         "paired.csv",

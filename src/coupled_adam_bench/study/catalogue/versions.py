@@ -9,4 +9,4 @@ The version of the statistics is a parameter of its rule.
 
 DATA = 1
 TRAIN = 1
-STATISTICS = 7
+STATISTICS = 8

@@ -78,7 +78,7 @@ def _work(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "FLOPs", f"{estimate.flops:.2e}"
     yield unit, _hours_text(estimate)
     if done:
-        yield f"{unit} so far", count(estimate.hours_taken)
+        yield f"{unit} taken", f"{count(estimate.hours_taken)} by the runs that ended"
     if done and estimate.on_gpus:
         kwh = estimate.kwh_taken
         yield "energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, only the GPUs"
@@ -134,6 +134,8 @@ def _hours_text(estimate: Estimate) -> str:
     elif estimate.on_gpus and {"one card", "same chip"} & {cell.source for cell in estimate.cells}:
         gpu = estimate.budget.gpu
         basis = f" by steps of one {SAME_CHIP.get(gpu, gpu)}"
+    elif all(cell.source == "measured" for cell in estimate.cells):
+        basis = " by the medians of ended runs"
     left = span(*estimate.hours_left_range)
     return f"{span(*estimate.hours_range)}{basis}, {left} of them left"
 

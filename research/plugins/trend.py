@@ -1,18 +1,29 @@
-"""How the difference between two optimizers grows with tokens and parameters: ``trend.csv``.
+"""A plug-in (docs/plugins.md): how the difference between two optimizers grows with tokens and
+parameters, as ``trend.csv`` and a section of the report.
 
-The paper says that the gain of Coupled Adam in loss grows with D [P]. The rows of a table, a metric
-and two optimizers are the numbers of their line (``statistics/lines.py``).
+    statistics:
+      files:
+        - {name: trend, path: research.plugins.trend.Growth}
+
+The paper says that the gain of Coupled Adam in loss grows with D [P]. For each table, metric and
+pair of optimizers a line is fitted within each seed, over all sizes together
+(``coupled_adam_bench.statistics.lines``): ``difference = a + b log2 D + c log2 N + noise``, where
+the difference is optimizer minus the first optimizer of the table. The term ``tokens`` is b,
+``parameters`` is c, and ``centre`` the difference at the mean log D and log N. Each is tested over
+seeds, one-sided; ``p_holm`` corrects over the tests of a table on the same term. A row for each N
+has the tokens at which the fitted difference is 0, with Fieller's interval (1954), if they lie
+between the least and the most D of the study.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from markupsafe import Markup
+from research.plugins.trend_lines import crossing, trends
 
 from coupled_adam_bench.page.blocks import (
     Block,
-    Figures,
     Fold,
     Grid,
     Heading,
@@ -23,17 +34,23 @@ from coupled_adam_bench.page.blocks import (
     listed,
     with_arrow,
 )
-from coupled_adam_bench.page.formats import MISSING, p_equals, p_value, plural, significant
+from coupled_adam_bench.page.formats import (
+    MISSING,
+    p_equals,
+    p_value,
+    plural,
+    significant,
+)
+from coupled_adam_bench.page.formats import interval as interval_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
+from coupled_adam_bench.statistics.declared import Material, Row, Statistic
 from coupled_adam_bench.statistics.lines import (
-    CENTRE,
     PARAMETERS,
     TOKENS,
     Trend,
-    trends,
     upper_tail,
 )
+from coupled_adam_bench.statistics.plug_ins import StatisticPlugIn
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import (
     ALPHA,
@@ -45,6 +62,8 @@ from coupled_adam_bench.statistics.student import (
 )
 from coupled_adam_bench.study.plan.cells import readable_count
 
+CENTRE = "centre"
+"""The term that is the difference at the mean log D and log N."""
 CROSSING = "tokens at 0, N = "
 """A term of each size, whose number of parameters follows: at how many tokens the fitted difference
 is 0."""
@@ -93,7 +112,7 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
         )
     # A crossing is a number of tokens and no slope: it has an interval, but no test.
     for n_params in sorted({group.setup.n_params for group in trend.groups}):
-        tokens, low, high, reason = trend.crossing(n_params)
+        tokens, low, high, reason = crossing(trend, n_params)
         at = {
             "term": f"{CROSSING}{n_params}",
             "estimate": tokens,
@@ -122,7 +141,8 @@ def trend_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
 def _interval(row: Row) -> str:
     if math.isnan(row["estimate"]):
         return MISSING
-    return f"{significant(row['estimate'])} [{significant(row['low'])}, {significant(row['high'])}]"
+    estimate, ends = significant(row["estimate"]), interval_of(row["low"], row["high"])
+    return estimate if ends == MISSING else f"{estimate} {ends}"
 
 
 def _answer(row: Row, gain: str, where: str) -> str:
@@ -131,12 +151,17 @@ def _answer(row: Row, gain: str, where: str) -> str:
         return f"Whether the {gain} grows with D cannot be told{where}: {row['reason']}."
     two_sided = _two_sided(row)
     word = "is not shown to grow or to shrink"
+    corrected = ""
     if two_sided < ALPHA:
         # The one-sided test is in the direction of the gain.
         word = "grows" if row["p_value"] < ALPHA else "shrinks"
+        corrected = ", before any correction"
+    if word == "grows":
+        word += "" if row["p_holm"] < ALPHA else ", but not after the correction,"
+        corrected = f", and one-sided after Holm's correction {p_equals(row['p_holm'])}"
     return (
         f"The {gain} in loss {word} with D{where}: each doubling changes the difference by"
-        f" {_interval(row)} nat/token (p {p_equals(two_sided)})."
+        f" {_interval(row)} nat/token (p {p_equals(two_sided)}{corrected})."
     )
 
 
@@ -175,15 +200,15 @@ _HEADS: tuple[tuple[str, Kind], ...] = (
     ("minus", "text"),
     (Markup("doubling of <i>D</i>"), "number"),
     P,
-    (Markup("doubling of <i>N</i>"), "number"),
     (Markup("<i>p</i> of growth with <i>D</i>, one-sided, Holm"), "number"),
+    (Markup("doubling of <i>N</i>"), "number"),
     ("From", "text"),
     ("Remark", "wrap"),
 )
 
 
-def _blocks(material: Material) -> Iterator[Block]:
-    study, rows = material.study, material.rows(STATISTIC)
+def _blocks(material: Material, statistic: Statistic) -> Iterator[Block]:
+    study, rows = material.study, material.rows(statistic)
     if not rows:
         return
     yield Text(
@@ -195,10 +220,9 @@ def _blocks(material: Material) -> Iterator[Block]:
             " growth. Intervals and their <i>p</i> are two-sided. The corrected <i>p</i> is"
             " one-sided, as the claim is: that the difference moves in favour of the optimizer."
             " Unless a stated plan has it, read it as exploratory. All lines: <a"
-            ' href="../trend.csv">trend.csv</a>.'
-        )
+            ' href="../{0}">{0}</a>.'
+        ).format(statistic.file)
     )
-    yield Figures(["trend"])
     for name, table in study.layout.tables.items():
         of_table = [row for row in rows if row["table"] == name]
         tokens = [row for row in of_table if row["term"] == TOKENS]
@@ -219,8 +243,8 @@ def _blocks(material: Material) -> Iterator[Block]:
             numbers = (
                 _interval(row),
                 p_value(_two_sided(row)),
-                _interval(other),
                 p_value(row["p_holm"]),
+                _interval(other),
             )
             lines.append([with_arrow(metric), *pair, *numbers, counts, row["reason"]])
         yield Items(crossing_sentences(of_table, labels), small=True)
@@ -229,9 +253,12 @@ def _blocks(material: Material) -> Iterator[Block]:
         yield Fold(plural(len(lines), "line"), [grid])
 
 
-STATISTIC = Statistic(
-    file="trend.csv",
-    columns={
+class Growth(StatisticPlugIn):
+    """What each doubling of tokens and of parameters adds to the difference of two optimizers."""
+
+    contract = 1
+    title = "Does the gain grow?"
+    columns: ClassVar[Mapping[str, type]] = {
         "table": str,
         "data": str,
         "recipe": str,
@@ -250,8 +277,13 @@ STATISTIC = Statistic(
         "n_missing": int,
         "n_seeds": int,
         "reason": str,
-    },
-    key=("table", "data", "recipe", "metric", "optimizer", "reference", "term"),
-    rows=lambda material: trend_rows(material.study),
-    section=Section("trend", "Does the gain grow?", _blocks),
-)
+    }
+    key = ("table", "data", "recipe", "metric", "optimizer", "reference", "term")
+
+    def rows(self, material: Material) -> Iterator[dict[str, Any]]:
+        """Yield the rows of all terms and crossings."""
+        return trend_rows(material.study)
+
+    def blocks(self, material: Material, statistic: Statistic) -> Iterator[Block]:
+        """Yield what the test of the loss says, where lines cross, and the numbers of all lines."""
+        return _blocks(material, statistic)

@@ -14,7 +14,6 @@ from coupled_adam_bench.page.formats import plural
 from coupled_adam_bench.results.rounding import without_rounding
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.statistics.student import NO_INTERVAL, t_quantile
-from coupled_adam_bench.study.plan.cells import readable_count
 from coupled_adam_bench.study.settings import AdamWSettings, Optimizer
 from coupled_adam_bench.study.settings.optimizers import HeadSettings
 
@@ -82,13 +81,9 @@ def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int,
         )
     # Beyond the reference's losses, only an extrapolated curve would have an answer.
     if loss < means_T[-1]:
-        return Needed(
-            n, reason=f"the reference needs more than its most tokens, {readable_count(grid[-1])}"
-        )
+        return Needed(n, reason="the reference does not reach this loss with its most tokens")
     if loss > means_T[0]:
-        return Needed(
-            n, reason=f"the reference needs less than its fewest tokens, {readable_count(grid[0])}"
-        )
+        return Needed(n, reason="the reference is below this loss with its fewest tokens")
     logs_T = np.log(grid)
     places, curve = _curve(logs_T, means_T)
 

@@ -1,98 +1,33 @@
+"""How differences grow with tokens and parameters: the file, the section and the figure."""
+
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-import statsmodels.api as sm
+from matplotlib import rc_context
 from pandas import DataFrame
+from research.plugins.trend import Growth
+from research.plugins.trend_figure import GrowthFigure
+from research.plugins.trend_lines import crossing, predicted, trends
 from scipy import stats
 
+from coupled_adam_bench.report.figures.style import RC
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.lines import fit_line, trends, upper_tail
+from coupled_adam_bench.statistics.plug_ins import declared_as
 from coupled_adam_bench.statistics.student import NO_INTERVAL, NO_SPREAD
-from coupled_adam_bench.statistics.trend import STATISTIC
 from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.settings import parse_study
 
+STATISTIC = declared_as("trend", Growth())
 NAN = math.nan
-GRID = [(x, z) for x in (1.0, 2.0, 3.0) for z in (5.0, 6.5)]
 
 
 def trend_frame(results: StudyResults) -> DataFrame:
     return Material(results).frame(STATISTIC)
-
-
-def drawn(seed_sd: float, n_seeds: int = 3, noise: float = 0.01) -> tuple[Any, Any, Any]:
-    """A full grid of two covariates and seeds: values, covariates, seeds."""
-    rng = np.random.default_rng(7)
-    effects = seed_sd * rng.normal(size=n_seeds)
-    rows = [
-        (0.3 - 0.2 * x + 0.05 * z + effects[s] + noise * rng.normal(), (x, z), s)
-        for s in range(n_seeds)
-        for x, z in GRID
-    ]
-    return tuple(zip(*rows, strict=True))
-
-
-def test_estimates_are_those_of_least_squares_and_their_errors_the_spread_of_the_seeds() -> None:
-    values, covariates, seeds = drawn(seed_sd=0.1)
-    fit = fit_line(values, covariates, seeds)
-    x, y = np.array(covariates), np.array(values).reshape(3, -1)
-    everything = sm.OLS(y.ravel(), sm.add_constant(x - x.mean(axis=0))).fit()
-    assert fit.estimates == pytest.approx(everything.params.tolist(), rel=1e-9)
-    of_seeds = np.array(
-        [sm.OLS(own, sm.add_constant(x[:6] - x.mean(axis=0))).fit().params for own in y]
-    )
-    for index in range(3):
-        expected = stats.ttest_1samp(of_seeds[:, index], 0, alternative="greater")
-        error, df = fit.standard_error(index), fit.df
-        assert fit.estimates[index] / error == pytest.approx(expected.statistic, rel=1e-9)
-        assert upper_tail(fit.estimates[index], error, df) == pytest.approx(
-            expected.pvalue, rel=1e-9
-        )
-    assert (fit.df, fit.n_seeds, fit.centre) == (2, 3, pytest.approx((2.0, 5.75)))
-
-
-def test_the_centre_has_the_degrees_of_freedom_of_the_seeds_also_where_they_do_not_differ() -> None:
-    values = np.array(drawn(seed_sd=0.0)[0]).reshape(3, -1)
-    means = np.array([1.0, 1.001, 0.999])  # less than the noise explains
-    values += means[:, None] - values.mean(axis=1, keepdims=True)
-    fit = fit_line(values.ravel().tolist(), *drawn(seed_sd=0.0)[1:])
-    assert (fit.estimates[0], fit.df) == (pytest.approx(1.0), 2)
-    assert fit.standard_error(0) == pytest.approx(0.001 / math.sqrt(3), rel=1e-9)
-
-
-def test_a_seed_without_a_line_is_left_out() -> None:
-    values, covariates, seeds = drawn(seed_sd=0.1)
-    kept = [index for index in range(18) if not (seeds[index] == 1 and covariates[index][0] > 1)]
-    fit = fit_line(*([column[index] for index in kept] for column in (values, covariates, seeds)))
-    assert (fit.n_seeds, fit.df, fit.reason) == (2, 1, "")
-    alone = fit_line(values[:6], covariates[:6], seeds[:6])
-    assert (alone.n_seeds, alone.reason) == (
-        1,
-        "1 seed(s) with places enough for a line, their spread needs 2",
-    )
-
-
-def test_what_cannot_be_fitted_says_why() -> None:
-    apart = fit_line([1.0, 2.0], [(1.0,), (2.0,)], [1, 2])
-    assert apart.reason == "0 seed(s) with places enough for a line, their spread needs 2"
-    together = fit_line(
-        [1.0, 2.0, 2.5, 4.0], [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (4.0, 4.0)], [1, 1, 2, 2]
-    )
-    assert together.reason == "tokens and parameters vary together only"
-    assert all(map(math.isnan, together.estimates))
-
-
-def test_values_without_any_spread_have_a_slope_of_zero_and_no_error() -> None:
-    fit = fit_line([0.0] * 6, [(float(x),) for x in range(6)], [1, 1, 1, 2, 2, 2])
-    assert list(fit.estimates) == [0.0, 0.0]
-    assert fit.standard_error(1) == 0.0
-    assert upper_tail(0.0, 0.0, 4.0) == 1.0
-    assert math.isnan(upper_tail(1.0, 0.0, 4.0))
 
 
 @pytest.fixture
@@ -164,11 +99,11 @@ def test_what_is_predicted_is_the_line_with_its_interval(study: Any) -> None:
         if t.metric.name == "loss"
     )
     n_params = line.groups[0].setup.n_params
-    low, middle, high = (line.predicted(n_params, 64.0 * steps)[0] for steps in (40, 80, 160))
+    low, middle, high = (predicted(line, n_params, 64.0 * steps)[0] for steps in (40, 80, 160))
     assert [middle - low, high - middle] == pytest.approx([line.fit.estimates[1]] * 2)
     # At the centre the interval is that of the mean over seeds.
     centre = 2.0 ** line.fit.centre[::-1]
-    assert line.predicted(*centre) == pytest.approx(
+    assert predicted(line, *centre) == pytest.approx(
         (line.fit.estimates[0], stats.t.ppf(0.975, 2) * line.fit.standard_error(0))
     )
 
@@ -191,10 +126,10 @@ def test_equal_lines_of_all_seeds_have_no_test_and_no_interval(
     assert (parameters["p_value"], parameters["reason"]) == (1, "nothing varies")
     line = trends(results, "table1", [METRICS["loss"]])[0]
     n_params = line.groups[0].setup.n_params
-    crossing, low, high, reason = line.crossing(n_params)
-    assert crossing == pytest.approx(80 * 64)
+    tokens_at_0, low, high, reason = crossing(line, n_params)
+    assert tokens_at_0 == pytest.approx(80 * 64)
     assert (math.isnan(low), math.isnan(high), reason) == (True, True, NO_INTERVAL)
-    assert math.isnan(line.predicted(n_params, 64.0 * 80)[1])
+    assert math.isnan(predicted(line, n_params, 64.0 * 80)[1])
 
 
 def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(
@@ -207,12 +142,12 @@ def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(
         if t.metric.name == "loss"
     )
     n_params = line.groups[0].setup.n_params
-    tokens, low, high, reason = line.crossing(n_params)
+    tokens, low, high, reason = crossing(line, n_params)
     assert reason == ""
     assert low < tokens < high
-    assert line.predicted(n_params, tokens)[0] == pytest.approx(0, abs=1e-12)
+    assert predicted(line, n_params, tokens)[0] == pytest.approx(0, abs=1e-12)
     for end in (low, high):
-        difference, half = line.predicted(n_params, end)
+        difference, half = predicted(line, n_params, end)
         assert abs(difference) == pytest.approx(half, rel=1e-6)
     # The steps of the crossing are those of the line that was drawn, apart from the noise and the
     # seeds' 0.02.
@@ -272,3 +207,23 @@ def test_one_number_of_tokens_has_a_trend_with_size_only(
 def test_one_place_has_no_trend(study: Callable[..., StudyResults]) -> None:
     results = study(noisy_line, steps=(160,), models=["nano"])
     assert trend_frame(results).empty
+
+
+def test_the_figure_has_the_fitted_line_of_each_size_with_its_interval(study: Any) -> None:
+    results = study(noisy_line)
+    line = trends(results, "table1", [METRICS["loss"]])[0]
+    with rc_context(RC):
+        axes = GrowthFigure().draw(Material(results)).axes
+    sizes = sorted({group.setup.n_params for group in line.groups})
+    for ax, n_params in zip(axes, sizes, strict=True):
+        # Among the lines are the zero and the means, each a point of its own.
+        (fitted,) = [one for one in ax.lines if len(one.get_xdata()) > 2]
+        for tokens, value in zip(fitted.get_xdata(), fitted.get_ydata(), strict=True):
+            assert predicted(line, n_params, tokens)[0] == pytest.approx(value)
+        assert len(ax.containers) == 3  # a bar for each number of tokens
+    assert axes[0].get_ylabel() == "loss minus that of Adam (nat/token)"
+
+
+def test_the_figure_of_a_study_of_one_place_is_refused(tiny_plan: Any) -> None:
+    with pytest.raises(ValueError, match="no table has several numbers of tokens"):
+        GrowthFigure().check(tiny_plan)
