@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coupled_adam_bench.study.config import Training
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.order import WindowOrder
+from coupled_adam_bench.training.order import order_of
 
 
 class Batches:
@@ -30,7 +30,7 @@ class Batches:
         group: WorkerGroup,
     ) -> None:
         self._tokens, self._device = tokens, group.device
-        self._order = WindowOrder(len(tokens), training, seed)
+        self._order = order_of(len(tokens), training, seed)
         if training.batch_sequences % group.size:
             raise ValueError(
                 f"training.batch_sequences: {training.batch_sequences} cannot be divided among"

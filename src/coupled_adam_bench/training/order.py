@@ -3,14 +3,81 @@
 Shapes: B sequences of a step, T = seq_len tokens.
 """
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from coupled_adam_bench.data.bins import count_starts, philox, sample_offsets
-from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.config import Own, Training
+from coupled_adam_bench.study.plug_ins import Contract, made
 
 _SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
+
+
+class DataOrderPlugIn(Contract, ABC):
+    """An order of a study's own; it is called with the number of tokens, the section ``training``,
+    the seed, and the arguments that the study gives."""
+
+    @abstractmethod
+    def positions(self, step: int) -> npt.NDArray[np.int64]:
+        """Return where the inputs of step ``step`` (from 0) lie in the text, shape BT; the target
+        of each is the token after it.
+
+        It depends on nothing but what the class was called with, and ``step``.
+        """
+
+
+class _Checked:
+    """An order of a study's own, whose positions are checked."""
+
+    def __init__(self, n_tokens: int, training: Training, seed: int, entry: Own) -> None:
+        self._last, self._path = n_tokens - 2, entry.path
+        self._shape = (training.batch_sequences, training.seq_len)
+        given = (n_tokens, training, seed)
+        self._own = made("training.data_order", entry, DataOrderPlugIn, *given)  # type: ignore[type-abstract]
+
+    def positions(self, step: int) -> npt.NDArray[np.int64]:
+        try:
+            found = np.asarray(self._own.positions(step))
+        except Exception as error:  # the class is the user's
+            raise ValueError(
+                f"training.data_order.path: {self._path} fails at step {step}"
+                f" ({type(error).__name__}: {error})"
+            ) from error
+        is_whole = found.dtype.kind in "iu" and found.shape == self._shape
+        if not is_whole or found.min() < 0 or found.max() > self._last:
+            raise ValueError(
+                f"training.data_order.path: {self._path} must return whole numbers from 0 to"
+                f" {self._last} of the shape {self._shape}, but at step {step} they are"
+                f" {found.dtype} of the shape {found.shape}"
+                + (f", from {found.min()} to {found.max()}" if found.size else "")
+            )
+        return found
+
+
+def order_of(n_tokens: int, training: Training, seed: int) -> "WindowOrder | _Checked":
+    """Return what says which tokens each step reads."""
+    if isinstance(training.data_order, Own):
+        return _Checked(n_tokens, training, seed, training.data_order)
+    return WindowOrder(n_tokens, training, seed)
+
+
+def try_data_order(training: Training) -> None:
+    """Try a study's own order on a short text; ``ValueError`` names the field if it breaks the
+    contract, for example if a run that was stopped would read something else."""
+    if not isinstance(training.data_order, Own):
+        return
+    n_tokens = 1 + 3 * training.batch_sequences * training.seq_len
+    orders = [order_of(n_tokens, training, 1) for _ in range(2)]
+    passed = [orders[0].positions(step) for step in range(5)][-1]
+    if not np.array_equal(passed, orders[1].positions(4)):
+        raise ValueError(
+            f"training.data_order.path: {training.data_order.path} reads something else at a step"
+            " if it did not do the steps before; let positions() depend on nothing but its step,"
+            " so that a run that was stopped can go on"
+        )
 
 
 class WindowOrder:
@@ -24,7 +91,6 @@ class WindowOrder:
     - ``shuffled``: window i starts at i seq_len. Position p of step t is number g = t
       batch_sequences + p of the run, which is number g mod n_windows of the permutation of epoch g
       div n_windows, drawn from (seed, epoch). The tokens after the last whole window are not read.
-    - ``sequential``: as ``shuffled`` with the permutation that changes nothing.
     - ``per_rank`` [C]: positions r k to (r + 1) k of a step, k = batch_sequences / data_ranks, are
       the next k draws of a generator with the seed ``seed + r``. With 4 ranks, seeds 1 and 2 thus
       share three streams, which are three quarters of the windows of each step; seeds 1 and 3 share
@@ -54,18 +120,12 @@ class WindowOrder:
                 return sample_offsets(self._n_tokens, seq_len, batch_sequences, self._seed, step)
             case "shuffled":
                 return self._shuffled(step)
-            case "sequential":
-                batch = self._training.batch_sequences
-                return (
-                    np.arange(step * batch, (step + 1) * batch)
-                    % self._n_windows
-                    * self._training.seq_len
-                )
             case "per_rank":
                 return self._per_rank(step)
             case "pairs":
                 n_pairs = self._training.batch_sequences * self._training.seq_len
                 return sample_offsets(self._n_tokens, 1, n_pairs, self._seed, step)
+        raise AssertionError("an order of the study's own is no WindowOrder")
 
     def positions(self, step: int) -> npt.NDArray[np.int64]:
         """Return where the inputs of step ``step`` (from 0) lie in the text, shape BT.

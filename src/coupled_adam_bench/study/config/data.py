@@ -14,6 +14,7 @@ from coupled_adam_bench.study.config.base import (
     UserPath,
     as_list,
 )
+from coupled_adam_bench.study.config.plug_ins import Own
 from coupled_adam_bench.study.presets import HUB_PLACES, HUB_PRESETS, Place
 
 
@@ -29,7 +30,7 @@ class Paths(Settings):
         BeforeValidator(as_list, json_schema_input_type=UserPath | tuple[UserPath, ...]),
     ] = ()
     """Folders, files or globs of text for the source ``files``: .txt, .jsonl or .parquet, plain,
-    .gz, .xz or .zst. For the source ``bins``, the folder of its files."""
+    .gz, .xz or .zst. For the source ``own``, files of any kind."""
     tokenizer: UserPath | None = None
     """A ``tokenizer.json`` or its folder; by default GPT-2's, from ``hub_mirror`` or from the
     Hugging Face hub."""
@@ -97,20 +98,11 @@ class FilesSource(Settings):
     """Unit of text in a .txt file that counts as one document; empty lines separate paragraphs."""
 
 
-class BinsSource(Settings):
-    """Files of token ids in the folder ``paths.text``, in the format of llm.c and modded-nanogpt
-    (docs/data.md)."""
+class OwnSource(Own):
+    """Token ids that a class of the study's own makes, from the files at ``paths.text`` if there
+    are any (docs/plugins.md)."""
 
-    kind: Literal["bins"]
-    train: Term = "fineweb_train_*.bin"
-    """Glob of the files to train on, which are read in the order of their names."""
-    val: Term = "fineweb_val_*.bin"
-    """Glob of the one held-out file."""
-    val_tokens: Count = 20 * 524_288
-    """Number of the first held-out tokens that the split val predicts, as modded-nanogpt does; test
-    has the rest."""
-    sha256: dict[str, str] = Field({})
-    """SHA-256 by name, for files that must have that one."""
+    kind: Literal["own"]
 
 
 class HubSource(Settings):
@@ -183,7 +175,7 @@ class Data(LaterSettings):
 
     name: Name
     source: Annotated[
-        SyntheticSource | FilesSource | BinsSource | HubSource, Field(discriminator="kind")
+        SyntheticSource | FilesSource | OwnSource | HubSource, Field(discriminator="kind")
     ]
     tokenizer: Literal["word", "gpt2", "file", "bpe"]
     """``word``: words between spaces (synthetic only); ``gpt2``: GPT-2 BPE; ``file``:
@@ -223,9 +215,10 @@ class Data(LaterSettings):
                 "max_tokens: a generated language has the size data.source.n_tokens; set that"
                 " instead"
             )
-        if self.max_tokens is not None and self.source.kind == "bins":
+        if self.max_tokens is not None and self.source.kind == "own":
             raise ValueError(
-                "max_tokens: token files are taken whole; let data.source.train match fewer of them"
+                "max_tokens: a source of your own gives as many tokens as it does; give it an"
+                " argument"
             )
         return self
 
@@ -233,9 +226,10 @@ class Data(LaterSettings):
     def _tokenizer_fits(self) -> Self:
         if (self.tokenizer == "word") != (self.source.kind == "synthetic"):
             raise ValueError("tokenizer: 'word' goes with the source 'synthetic', and only with it")
-        if self.source.kind == "bins" and (self.tokenizer == "bpe" or self.vocab_size > 2**16):
+        if self.source.kind == "own" and self.tokenizer == "bpe":
             raise ValueError(
-                "source: token files have ids of 16 bits, of the tokenizer 'gpt2' or 'file'"
+                "tokenizer: 'bpe' is learned from text, and a source of your own gives token ids;"
+                " use 'gpt2' or 'file'"
             )
         if self.source.kind == "synthetic" and self.vocab_size < self.source.n_words + 1:
             raise ValueError(

@@ -188,8 +188,6 @@ def _source_errors(study: "Study") -> Iterator[str]:
         )
     if study.data.source.kind == "files" and not study.paths.text:
         yield "paths.text: missing; the source 'files' needs folders, files or globs"
-    if study.data.source.kind == "bins" and len(study.paths.text) != 1:
-        yield "paths.text: the source 'bins' needs one folder, in which its files lie"
     if study.data.tokenizer == "file" and study.paths.tokenizer is None:
         yield "paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json"
     if study.data.source.kind != "synthetic" and (
