@@ -40,9 +40,9 @@ def _pieces(source: SourcePlugIn, split: str, path: str, n_vocab: int) -> Iterat
     try:
         for piece in source.tokens(split):
             tokens = np.asarray(piece)
-            is_ids = tokens.dtype.kind in "iu" and tokens.ndim == 1
-            if is_ids and not tokens.size:
+            if not tokens.size:
                 continue
+            is_ids = tokens.dtype.kind in "iu" and tokens.ndim == 1
             if not is_ids or tokens.min() < 0 or tokens.max() >= n_vocab:
                 raise ValueError(
                     f"data.source.path: {path} must give whole numbers from 0 to {n_vocab - 1}, the"

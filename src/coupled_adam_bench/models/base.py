@@ -126,7 +126,7 @@ class LanguageModel(nn.Module, ABC):
     block_type: ClassVar[type[TransformerBlock]]
     learned_positions: ClassVar[bool]
     joins_texts: ClassVar[bool] = True
-    """Whether :meth:`hidden` reads several texts in one row, as evaluation does to save time."""
+    """Whether :meth:`hidden` can read several texts in one row, by places and by who sees whom."""
     positions: nn.Embedding
 
     def __init__(

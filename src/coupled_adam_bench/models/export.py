@@ -31,6 +31,8 @@ _TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 _OWN = "own"
+_OWN_NAMES = {"head.weight": "lm_head.weight"}
+"""The weights of a study's own model that have another name in a file."""
 
 
 def _of_family(
@@ -59,20 +61,11 @@ def _of_own(
     model: ArchitecturePlugIn, ours: dict[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return what config.json has of a study's own model, and its weights, whose names are ours."""
-    config = {
-        "model_type": _OWN,
-        "architectures": [type(model).__name__.removeprefix("FSDP")],
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.d_model,
-        "tie_word_embeddings": model.tied,
-    }
-    tensors = {
-        "lm_head.weight" if name == "head.weight" else name: weight.detach().to(
-            "cpu", torch.float32
-        )
-        for name, weight in ours.items()
-    }
-    return config, tensors
+    config = {"model_type": _OWN, "vocab_size": model.vocab_size, "hidden_size": model.d_model}
+    theirs = {}
+    for name, weight in ours.items():
+        theirs[_OWN_NAMES.get(name, name)] = weight.detach().to("cpu", torch.float32)
+    return config, theirs
 
 
 def save_model(
@@ -164,10 +157,7 @@ def load_model(
         if cell is not None and isinstance(cell.model.architecture, Own):
             soft_cap = cell.optimizer.head.soft_cap
             model = build_model(cell.model, cell.vocab_size, cell.training.seq_len, soft_cap)
-            ours = {
-                "head.weight" if name == "lm_head.weight" else name: weight
-                for name, weight in theirs.items()
-            }
+            ours = {name: theirs[_OWN_NAMES.get(name, name)] for name in model.state_dict()}
         else:
             config = read_json(folder / "config.json")
             if config["model_type"] == _OWN:

@@ -21,6 +21,7 @@ class ArchitecturePlugIn(LanguageModel, Contract, ABC):
     ``norm(width)``."""
     learned_positions: ClassVar[bool]
     """Whether there is a matrix ``positions``, with a row for each place in a text."""
+    joins_texts = False
 
 
 class InitializationPlugIn(Contract, ABC):

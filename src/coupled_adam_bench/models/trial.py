@@ -1,7 +1,5 @@
 """A trial of a study's own architectures and of its own initialization, on small models."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ from coupled_adam_bench.study.config import Model, Own, Study
 
 _VOCABULARY, _SEQ_LEN = 64, 8
 _CLOSE = 1e-3
-"""How far hidden states may differ that are computed in another order."""
+"""How far hidden states may differ that are computed in another order, as in a sum over time."""
 
 
 def try_models(study: Study) -> None:
@@ -49,9 +47,9 @@ def _try_architecture(model: Model, small: Model, seq_len: int) -> None:
     module.init_weights(0, 0.1)
 
     @torch.no_grad()
-    def hidden(*given: Any) -> Tensor:
+    def hidden(tokens_BT: Tensor) -> Tensor:
         try:
-            return module.hidden(*given)
+            return module.hidden(tokens_BT)
         except Exception as error:  # the class is the user's
             raise ValueError(
                 f"{field}: hidden() of {path} fails ({type(error).__name__}: {error})"
@@ -67,28 +65,12 @@ def _try_architecture(model: Model, small: Model, seq_len: int) -> None:
         )
     others_BT = tokens_BT.clone()
     others_BT[:, -1] += 1
-    if _differ(hidden_BTD[:, :-1], hidden(others_BT)[:, :-1]):
+    before, again = hidden_BTD[:, :-1], hidden(others_BT)[:, :-1]
+    if not torch.allclose(before, again, rtol=_CLOSE, atol=_CLOSE):
         raise ValueError(
             f"{field}: {path} reads tokens that come later; let the hidden state of a token depend"
             " on it and on those before it"
         )
-    if not module.joins_texts:
-        return
-    # Two texts that differ in their last token stand in one row, in which neither sees the other's.
-    joined_1T = torch.cat((tokens_BT[:1], others_BT[:1, -1:]), 1)[:, 1:]
-    places_1T = torch.tensor([[*range(_SEQ_LEN - 1), _SEQ_LEN - 2]])
-    sees_TT = torch.ones(_SEQ_LEN, _SEQ_LEN, dtype=torch.bool).tril()
-    sees_TT[-1, -2] = False
-    joined_1TD = hidden(joined_1T, places_1T, sees_TT[None, None])
-    if _differ(joined_1TD[:, -1], hidden(others_BT[:1, 1:])[:, -1]):
-        raise ValueError(
-            f"{field}: {path} mixes texts that stand in one row; let it heed places_BT and"
-            " sees_B1TT, or set `joins_texts = False`"
-        )
-
-
-def _differ(first: Tensor, second: Tensor) -> bool:
-    return not torch.allclose(first, second, rtol=_CLOSE, atol=_CLOSE)
 
 
 def _try_initialization(path: str, study: Study, small: Model) -> None:

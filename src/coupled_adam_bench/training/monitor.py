@@ -15,7 +15,6 @@ from coupled_adam_bench.machine.device import processor
 from coupled_adam_bench.machine.gpus import find_gpu
 from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import CustomSettings
 from coupled_adam_bench.study.inputs import own_code
 
 
@@ -127,16 +126,11 @@ class SpikeMonitor:
 def environment(device: torch.device, cell: Cell) -> dict[str, Any]:
     """Return versions, device and revision as a JSON value, with path and code of the classes of
     the user's own."""
-    own: dict[str, Any] = {
-        f"{field}_optimizer".removeprefix("_"): entry.model_dump(include={"path", "code"})
-        for field, entry in cell.optimizer.entries.items()
-        if isinstance(entry, CustomSettings)
-    }
-    parts = (cell.model, cell.training, cell.study.data, cell.study.execution)
-    plug_ins = [entry for part in parts for _, entry in own_code(part)]
-    if plug_ins:
-        own["plug_ins"] = {entry.path: entry.code for entry in plug_ins}
-    return own | {
+    own = {}
+    for part in (cell.optimizer, cell.model, cell.training, cell.study.data, cell.study.execution):
+        for _, entry in own_code(part):
+            own[entry.path] = entry.code
+    return ({"own_code": own} if own else {}) | {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "torch": torch.__version__,

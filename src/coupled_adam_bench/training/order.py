@@ -29,39 +29,27 @@ class DataOrderPlugIn(Contract, ABC):
         """
 
 
-class _Checked:
-    """An order of a study's own, whose positions are checked."""
-
-    def __init__(self, n_tokens: int, training: Training, seed: int, entry: Own) -> None:
-        self._last, self._path = n_tokens - 2, entry.path
-        self._shape = (training.batch_sequences, training.seq_len)
-        given = (n_tokens, training, seed)
-        self._own = made("training.data_order", entry, DataOrderPlugIn, *given)  # type: ignore[type-abstract]
-
-    def positions(self, step: int) -> npt.NDArray[np.int64]:
-        try:
-            found = np.asarray(self._own.positions(step))
-        except Exception as error:  # the class is the user's
-            raise ValueError(
-                f"training.data_order.path: {self._path} fails at step {step}"
-                f" ({type(error).__name__}: {error})"
-            ) from error
-        is_whole = found.dtype.kind in "iu" and found.shape == self._shape
-        if not is_whole or found.min() < 0 or found.max() > self._last:
-            raise ValueError(
-                f"training.data_order.path: {self._path} must return whole numbers from 0 to"
-                f" {self._last} of the shape {self._shape}, but at step {step} they are"
-                f" {found.dtype} of the shape {found.shape}"
-                + (f", from {found.min()} to {found.max()}" if found.size else "")
-            )
-        return found
-
-
-def order_of(n_tokens: int, training: Training, seed: int) -> "WindowOrder | _Checked":
+def order_of(n_tokens: int, training: Training, seed: int) -> "WindowOrder | DataOrderPlugIn":
     """Return what says which tokens each step reads."""
     if isinstance(training.data_order, Own):
-        return _Checked(n_tokens, training, seed, training.data_order)
+        given = (n_tokens, training, seed)
+        return made("training.data_order", training.data_order, DataOrderPlugIn, *given)  # type: ignore[type-abstract]
     return WindowOrder(n_tokens, training, seed)
+
+
+def checked(
+    positions_BT: npt.NDArray[np.int64], n_tokens: int, training: Training
+) -> npt.NDArray[np.int64]:
+    """Return positions of a step; ``ValueError`` if they are not the places of tokens that have a
+    next one."""
+    shape = (training.batch_sequences, training.seq_len)
+    is_whole = positions_BT.dtype == np.int64 and positions_BT.shape == shape
+    if not is_whole or positions_BT.min() < 0 or positions_BT.max() > n_tokens - 2:
+        raise ValueError(
+            f"training.data_order: positions() must return int64 from 0 to {n_tokens - 2} of the"
+            f" shape {shape}, not {positions_BT!r}"
+        )
+    return positions_BT
 
 
 def try_data_order(training: Training) -> None:
@@ -70,9 +58,16 @@ def try_data_order(training: Training) -> None:
     if not isinstance(training.data_order, Own):
         return
     n_tokens = 1 + 3 * training.batch_sequences * training.seq_len
-    orders = [order_of(n_tokens, training, 1) for _ in range(2)]
-    passed = [orders[0].positions(step) for step in range(5)][-1]
-    if not np.array_equal(passed, orders[1].positions(4)):
+    first, other = (order_of(n_tokens, training, 1) for _ in range(2))
+    try:
+        passed = [checked(first.positions(step), n_tokens, training) for step in range(5)]
+        again = other.positions(4)
+    except Exception as error:  # the class is the user's
+        raise ValueError(
+            f"training.data_order.path: {training.data_order.path} fails"
+            f" ({type(error).__name__}: {error})"
+        ) from error
+    if not np.array_equal(passed[-1], again):
         raise ValueError(
             f"training.data_order.path: {training.data_order.path} reads something else at a step"
             " if it did not do the steps before; let positions() depend on nothing but its step,"

@@ -45,15 +45,12 @@ class Mean(nn.Module):
         return x_BTD + self.scale * x_BTD.cumsum(1)
 
 class Means(ArchitecturePlugIn):
-    contract, block_type, learned_positions, joins_texts = 1, Mean, False, False
+    contract, block_type, learned_positions = 1, Mean, False
     def __init__(self, *, factor=1.0, **sizes):
         super().__init__(**sizes)
         self.factor = factor
     def inputs(self, tokens_BT, places_BT=None):
         return (self.factor * self.embedding(tokens_BT),)
-
-class Mixes(Means):
-    joins_texts = True
 
 class Ahead(Means):
     def inputs(self, tokens_BT, places_BT=None):
@@ -146,7 +143,6 @@ def test_a_right_class_passes_the_trial(study_of: Any, kind: str, parameters: in
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("Mixes", r"\.path: .*Mixes mixes texts that stand in one row; let it heed places_BT"),
         ("Ahead", r"\.path: .*Ahead reads tokens that come later"),
         ("Narrow", r"hidden states of .*Narrow must be finite and of the shape \(2, 8, 8\), not"),
         ("Raises", r"hidden\(\) of .*Raises fails \(KeyError: 'lost'\)"),
@@ -227,7 +223,7 @@ def test_it_comes_back_as_it_was_saved(
     with torch.no_grad():
         assert torch.equal(again.logits(tokens), model.logits(tokens))
     config = read_json(tmp_path / "model" / "config.json")
-    assert (config["model_type"], config["architectures"]) == ("own", ["SquaredReLU"])
+    assert (config["model_type"], config["hidden_size"]) == ("own", WIDTH)
     assert "transformers has no such model" in model_card(cell).replace("\n", " ")
     with pytest.raises(ValueError, match="architecture of a study's own; give `cell`"):
         load_model(tmp_path / "model")

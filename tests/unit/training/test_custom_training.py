@@ -202,14 +202,11 @@ def test_two_processes_give_the_same_curve(parallel, alone, make_workspace, nurs
 def test_the_run_knows_the_version_of_the_package(tiny_study):
     plan = make_plan(parse_study(settings_of(tiny_study, LION)))
     (optimizer,) = plan.studies["tiny"].grid[0].optimizers
-    expected = {
-        "path": "pytorch_optimizer.Lion",
-        "code": {"pytorch_optimizer": version("pytorch-optimizer")},
-    }
+    expected = {"pytorch_optimizer.Lion": {"pytorch_optimizer": version("pytorch-optimizer")}}
     cell = replace(next(iter(plan.cells.values())), optimizer=optimizer)
-    assert environment(torch.device("cpu"), cell)["optimizer"] == expected
+    assert environment(torch.device("cpu"), cell)["own_code"] == expected
     plain = replace(cell, optimizer=AdamWSettings(name="adamw"))
-    assert "optimizer" not in environment(torch.device("cpu"), plain)
+    assert "own_code" not in environment(torch.device("cpu"), plain)
 
 
 OWN = """

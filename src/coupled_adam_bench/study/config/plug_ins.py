@@ -37,6 +37,11 @@ class Own(LaterSettings):
     version. By default it is that of the code which is there when the study is started; other code
     than one that is given is refused."""
 
+    def __hash__(self) -> int:
+        """Return a hash, so that settings with a class of the study's own can be the key of a
+        cache."""
+        return hash(digest(self.model_dump()))
+
     @property
     def code_name(self) -> str:
         """The path, and a short hash of the code."""

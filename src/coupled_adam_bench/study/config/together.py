@@ -15,6 +15,7 @@ from coupled_adam_bench.study.config.grid import (
     all_tables,
     table_errors,
 )
+from coupled_adam_bench.study.config.protocols import as_yaml
 from coupled_adam_bench.study.presets import MODEL_PRESETS
 
 if TYPE_CHECKING:
@@ -208,8 +209,8 @@ def _contexts_errors(study: "Study") -> Iterator[str]:
             )
         if study.training.core_optimizer != "adamw":
             yield (
-                f"training.core_optimizer: muon is for matrices of layers, and {model.name} has"
-                " none; use adamw"
+                f"training.core_optimizer: {as_yaml(study.training.core_optimizer)} is for matrices"
+                f" of layers, and {model.name} has none; use adamw"
             )
         if study.execution.parallel == "fsdp":
             yield f"execution.parallel: fsdp shards layers, and {model.name} has none; use ddp"
