@@ -152,19 +152,18 @@ def load_model(
 
     The class of a study's own model is that of its ``cell``, never one that a file names.
     """
-    theirs = load_file(folder / WEIGHTS)
+    config, theirs = read_json(folder / "config.json"), load_file(folder / WEIGHTS)
     with torch.device("meta"):  # no memory for weights that the file's will replace
         if cell is not None and isinstance(cell.model.architecture, Own):
             soft_cap = cell.optimizer.head.soft_cap
             model = build_model(cell.model, cell.vocab_size, cell.training.seq_len, soft_cap)
             ours = {name: theirs[_OWN_NAMES.get(name, name)] for name in model.state_dict()}
+        elif config["model_type"] == _OWN:
+            raise ValueError(
+                f"{folder}: the model of an architecture of a study's own; give `cell`, whose study"
+                " names the class"
+            )
         else:
-            config = read_json(folder / "config.json")
-            if config["model_type"] == _OWN:
-                raise ValueError(
-                    f"{folder}: the model of an architecture of a study's own; give `cell`, whose"
-                    " study names the class"
-                )
             model, ours = _from_family(config, theirs)
     model.load_state_dict(ours, assign=True)
     return model.to(device).eval()

@@ -239,7 +239,7 @@ def _with_code(part: Any, place: str = "") -> Any:
 def _coded(entry: Own, place: str) -> Own:
     try:
         here = code_of(entry.path)
-    except ValueError:  # which stops whatever needs it: see check_code and training/checks.py
+    except ValueError:  # which stops whatever needs it: see plug_ins.py and training/checks.py
         here = {}
     changed = None
     if here and entry.code:

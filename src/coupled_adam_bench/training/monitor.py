@@ -130,7 +130,8 @@ def environment(device: torch.device, cell: Cell) -> dict[str, Any]:
     for part in (cell.optimizer, cell.model, cell.training, cell.study.data, cell.study.execution):
         for _, entry in own_code(part):
             own[entry.path] = entry.code
-    return ({"own_code": own} if own else {}) | {
+    found: dict[str, Any] = {"own_code": own} if own else {}
+    return found | {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "torch": torch.__version__,
