@@ -171,7 +171,7 @@ _MOST_BPE_TOKENS = 2**20
 class Data(LaterSettings):
     """Text, tokenizer and split."""
 
-    later: ClassVar[tuple[str, ...]] = ("max_tokens", "bpe_characters", "skip")
+    later: ClassVar[tuple[str, ...]] = ("max_tokens", "skip")
 
     name: Name
     source: Annotated[
@@ -188,11 +188,6 @@ class Data(LaterSettings):
     """Number of tokens, over all splits and with end-of-text, after which no more documents are
     read; by default all are. The documents are the first of the source, so only these are fetched
     and tokenized."""
-    bpe_characters: Count = 2_000_000_000
-    """Number of characters of train after which ``bpe`` learns from no more documents, which bounds
-    time and memory; not more than ``max_tokens`` count. The default is that of nanochat
-    (speedrun.sh)."""
-
     skip: Literal["nothing", "empty", "invalid"] = "empty"
     """What is left out of the text, and counted. ``empty``: documents and files without text, and
     rows whose text is null; ``invalid``: also rows without valid text, such as a broken line of
@@ -242,15 +237,10 @@ class Data(LaterSettings):
 
     @model_validator(mode="after")
     def _bpe_fits(self) -> Self:
-        if self.tokenizer == "bpe":
-            if not BYTES_AND_EOT <= self.vocab_size <= _MOST_BPE_TOKENS:
-                raise ValueError(
-                    f"vocab_size: {self.vocab_size}, but a tokenizer 'bpe' has {BYTES_AND_EOT} (256"
-                    f" bytes and end-of-text) to {_MOST_BPE_TOKENS:,} tokens"
-                )
-        elif self.bpe_characters != type(self).model_fields["bpe_characters"].default:
+        fits = BYTES_AND_EOT <= self.vocab_size <= _MOST_BPE_TOKENS
+        if self.tokenizer == "bpe" and not fits:
             raise ValueError(
-                f"bpe_characters: {self.bpe_characters:,}, but the tokenizer is {self.tokenizer!r};"
-                " leave it out, or set tokenizer: bpe"
+                f"vocab_size: {self.vocab_size}, but a tokenizer 'bpe' has {BYTES_AND_EOT} (256"
+                f" bytes and end-of-text) to {_MOST_BPE_TOKENS:,} tokens"
             )
         return self
