@@ -1,12 +1,15 @@
 """A small tokenizer of GPT-2's kind and a hub on this machine, for the folders of tests that ask
 for them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hub_server import Here, HubServer, serving
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from coupled_adam_bench.study.settings import Study, parse_study
 
 SAMPLE = (
     "It was the best of times, it wasn't the worst; 1984 was 12,345.67 % better.\n\n\tdef main():\n"
@@ -41,3 +44,33 @@ def hub() -> Iterator[HubServer]:
 @pytest.fixture
 def here(hub: HubServer, small_gpt2: Path, tmp_path: Path) -> Here:
     return Here(tmp_path, hub.url, small_gpt2)
+
+
+@pytest.fixture
+def files_study() -> Callable[..., Study]:
+    """A study on text files; further keywords replace fields of its ``data``."""
+
+    def make(
+        text: Path | str, tokenizer_path: Path | None = None, seq_len: int = 8, **data: Any
+    ) -> Study:
+        values = {
+            "study": "files",
+            "paths": {
+                "text": str(text),
+                "tokenizer": None if tokenizer_path is None else str(tokenizer_path),
+            },
+            "data": {
+                "name": "files",
+                "source": {"kind": "files"},
+                "tokenizer": "file" if tokenizer_path is not None else "gpt2",
+                "vocab_size": 50304,
+                "split": {"val_fraction": 0.2, "test_fraction": 0.2},
+            }
+            | data,
+            "models": ["gpt2-2x32"],
+            "training": {"seq_len": seq_len, "batch_sequences": 2, "warmup_steps": 5},
+            "grid": [{"models": ["gpt2-2x32"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}],
+        }
+        return parse_study(values)
+
+    return make

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
-from coupled_adam_bench.study.catalogue.bands import BANDS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -26,6 +25,7 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.report.plug_ins import FigurePlugIn
 from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.study.catalogue.bands import BANDS
 from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan.cells import Cell
 

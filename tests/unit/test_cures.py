@@ -143,15 +143,15 @@ def token_files(n_held_out: int) -> None:
 
 
 def make_bins() -> None:
-    source = {"kind": "bins", "val_tokens": int(Path("val_tokens").read_text())}
+    arguments = {"val_tokens": int(Path("val_tokens").read_text())}
+    path = "research.plugins.token_files.TokenFiles"
+    source = {"kind": "own", "path": path, "arguments": arguments}
     wanted = study(data={"source": source, "split": {}})
     prepare(wanted, data_id(wanted, data_digest(wanted)), Path("out"), workers=1)
 
 
-def give_val_tokens(message: str) -> None:
-    found = re.search(r"set data\.source\.val_tokens to a number from (\d+) to (\d+)", message)
-    assert found
-    Path("val_tokens").write_text(found[2])
+def give_val_tokens(_: str) -> None:
+    Path("val_tokens").write_text("400")
 
 
 def matrix() -> np.ndarray:
@@ -276,19 +276,19 @@ CURES = {
     "a held-out file that val takes whole": Cure(
         lambda: token_files(500),
         make_bins,
-        r"data\.source: test has 0 tokens .*val_tokens = 10000, and test has the rest; set",
+        r"data\.split: test has 0 tokens .*; let the class of data\.source give more tokens of test",
         give_val_tokens,
     ),
     "a held-out file that is too small": Cure(
         lambda: token_files(12),
         make_bins,
-        r"data\.source: test has 0 tokens.*; let data\.source\.val match a larger file",
+        r"data\.split: test has 0 tokens.*; let the class of data\.source give more tokens of test",
         lambda _: (token_file("val_000000", 500), Path("val_tokens").write_text("100")),
     ),
     "a file to train on that is too small": Cure(
         lambda: (token_files(500), token_file("train_000001", 5), write("val_tokens", "100")),
         make_bins,
-        r"data\.source: train has 5 tokens.*; let data\.source\.train match a larger file",
+        r"data\.split: train has 5 tokens.*; let the class of data\.source give more tokens of tr",
         lambda _: token_file("train_000001", 1000),
     ),
     "a column of bytes": Cure(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 from starts import finish, snakemake
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -25,18 +26,32 @@ def rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def write_study(folder: Path, with_plug_ins: bool = True) -> None:
+def write_study(folder: Path, with_measurement: bool = True) -> None:
     settings = yaml.safe_load(files_of("howto.md")["study.yaml"])
-    del settings["evaluation"]["metrics"]
+    brought = yaml.safe_load(FILES["study.yaml"])
+    for section in ("paths", "data", "models", "training"):
+        settings[section] = brought[section]
+    settings["evaluation"] = {"word_similarity": [], "downstream": None}
     settings["tables"]["mine"]["columns"] = ["loss"]
     settings["grid"][0] |= {"optimizers": ["adamw", "coupled_adam"], "seeds": [1, 2]}
-    if with_plug_ins:
-        brought = yaml.safe_load(FILES["study.yaml"])
+    if with_measurement:
         settings["execution"] |= brought["execution"]
         settings["statistics"] = brought["statistics"]
     folder.mkdir(exist_ok=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    (folder / "my_plug_ins.py").write_text(FILES["my_plug_ins.py"], encoding="utf-8")
+    for file in ("my_parts.py", "my_plug_ins.py"):
+        (folder / file).write_text(FILES[file], encoding="utf-8")
+    write_tokenizer(folder / "tokenizer.json")
+
+
+def write_tokenizer(file: Path) -> None:
+    """Write a tokenizer of the 256 bytes and an end of text."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|endoftext|>")])
+    tokenizer.save(str(file))
 
 
 def histories(folder: Path) -> dict[str, list[dict[str, float]]]:
@@ -70,8 +85,8 @@ def test_the_plug_ins_of_the_page(tmp_path):
     announced = finish(tmp_path / "with", "report", "-n")
     assert "rule report_of_study:" in announced and "rule train_cells:" not in announced
 
-    # Without plug-ins there are the same cells, with the same bits.
-    write_study(tmp_path / "without", with_plug_ins=False)
+    # Without those that may not change a run there are the same cells, with the same bits.
+    write_study(tmp_path / "without", with_measurement=False)
     finish(tmp_path / "without", "train")
     plain = histories(tmp_path / "without")
     assert {name: [row["loss"] for row in plain[name]][-1] for name in plain} == {

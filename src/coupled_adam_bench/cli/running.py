@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 
 def _try_code(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.data.plug_ins import try_source
     from coupled_adam_bench.evaluation.embedding_geometry import try_metrics
     from coupled_adam_bench.machine.device import check_gpus
+    from coupled_adam_bench.models.trial import try_models
     from coupled_adam_bench.report.plug_ins import own_figures
     from coupled_adam_bench.statistics.plug_ins import own_statistics
+    from coupled_adam_bench.training.order import try_data_order
     from coupled_adam_bench.training.plug_ins import try_measurements
     from coupled_adam_bench.training.trial import try_optimizers
 
@@ -32,6 +35,9 @@ def _try_code(arguments: argparse.Namespace) -> None:
         try_optimizers(study)
         try_metrics(study)
         try_measurements(study)
+        try_source(study)
+        try_data_order(study.training)
+        try_models(study)
     own_statistics(plan)
     own_figures(plan)
 

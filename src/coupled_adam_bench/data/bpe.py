@@ -24,6 +24,9 @@ from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.study.settings import Study
 from coupled_adam_bench.study.settings.data import BYTES_AND_EOT
 
+CHARACTERS = 2_000_000_000
+"""Number of characters of train after which no more documents are learned from, which bounds time
+and memory; that of nanochat (speedrun.sh)."""
 MIN_FREQUENCY = 2
 """Occurrences that a pair needs to be merged, as in the class ByteLevelBPETokenizer of the library
 ``tokenizers``."""
@@ -115,9 +118,7 @@ class _TrainText:
         self._corpus, self._split = Corpus(study, downloads), study.data.split
         # A token stands for a character or more, so documents up to max_tokens characters are read
         # for the bins too.
-        self._limit = min(
-            study.data.bpe_characters, study.data.max_tokens or study.data.bpe_characters
-        )
+        self._limit = min(CHARACTERS, study.data.max_tokens or CHARACTERS)
         self.n_documents = self.n_characters = 0
 
     def pieces(self, progress: Progress) -> Iterator[str]:

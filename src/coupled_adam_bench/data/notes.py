@@ -7,7 +7,7 @@ from typing import Any
 from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.study.catalogue.metrics import FEW_DOCUMENTS
 from coupled_adam_bench.study.plan.inputs import hidden_in
-from coupled_adam_bench.study.settings import BinsSource, FilesSource, Study
+from coupled_adam_bench.study.settings import FilesSource, OwnSource, Study
 
 _LEFT_OUT = {
     "n_empty_documents": "documents without text",
@@ -44,8 +44,8 @@ def notes(study: Study, meta: Mapping[str, Any]) -> Iterator[str]:
     split = study.evaluation.test_loss.split
     held_out = splits[split]
     if held_out["n_documents"] < FEW_DOCUMENTS:
-        is_bins = isinstance(study.data.source, BinsSource)
-        cure = "hold out a larger file" if is_bins else f"raise data.split.{split}_fraction"
+        is_own = isinstance(study.data.source, OwnSource)
+        cure = "let the source hold out more" if is_own else f"raise data.split.{split}_fraction"
         yield (
             f"the loss is measured on {held_out['n_tokens']:,} tokens of"
             f" {held_out['n_documents']} documents, which are few: other text may give another"

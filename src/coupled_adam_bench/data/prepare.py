@@ -19,6 +19,7 @@ from coupled_adam_bench.data.bpe import Bpe, learn_bpe
 from coupled_adam_bench.data.check import DAMAGED, META, TOKENIZER, TREES, data_is_damaged
 from coupled_adam_bench.data.hub import DISK_FULL
 from coupled_adam_bench.data.notes import notes
+from coupled_adam_bench.data.plug_ins import write_own_bins
 from coupled_adam_bench.data.shards import (
     Shard,
     ShardJob,
@@ -31,7 +32,6 @@ from coupled_adam_bench.data.shards import (
 from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.synthetic import language
 from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
-from coupled_adam_bench.data.token_files import copy_token_files
 from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.store.files import atomic_path, digest, remove
@@ -39,10 +39,10 @@ from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.study.plan import cells
 from coupled_adam_bench.study.plan.inputs import hidden_in, other_files
 from coupled_adam_bench.study.settings import (
-    BinsSource,
     Data,
     FilesSource,
     HubSource,
+    OwnSource,
     Study,
     SyntheticSource,
 )
@@ -107,8 +107,8 @@ def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
     small_files += save_tokenizer(
         study, words, out / TOKENIZER, None if bpe is None else bpe.merges
     )
-    if isinstance(source, BinsSource):
-        meta = copy_token_files(study, data_id, out)
+    if isinstance(source, OwnSource):
+        meta = write_own_bins(study, data_id, out)
     else:
         meta = _make_bins(study, data_id, out, workers, bpe)
     _check_files(study, data_id)
@@ -253,36 +253,16 @@ def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
         part = splits[split]
         tokens, documents = part.n_tokens, part.n_documents
         if tokens < training.seq_len + 1:
-            if isinstance(study.data.source, BinsSource):
-                raise _too_few_held_out(split, splits, study.data.source, training.seq_len)
-            advice = (
-                "give more text"
-                if split == "train"
-                else f"raise data.split.{split}_fraction, or give more text"
-            )
+            if isinstance(study.data.source, OwnSource):
+                advice = f"let the class of data.source give more tokens of {split}"
+            elif split == "train":
+                advice = "give more text"
+            else:
+                advice = f"raise data.split.{split}_fraction, or give more text"
             raise ValueError(
                 f"data.split: {split} has {tokens} tokens in {documents} of {n_all} documents, but"
                 f" needs training.seq_len + 1 = {training.seq_len + 1}; {advice}"
             )
-
-
-def _too_few_held_out(
-    split: str, splits: Mapping[str, Bin], source: BinsSource, seq_len: int
-) -> ValueError:
-    """Return the error for a split of token files that has no window of text."""
-    held_out = splits["val"].n_tokens + splits["test"].n_tokens
-    most = held_out - seq_len - 2
-    if split == "train":
-        advice = "let data.source.train match a larger file"
-    elif most < seq_len:
-        advice = "let data.source.val match a larger file, or lower training.seq_len"
-    else:
-        advice = f"set data.source.val_tokens to a number from {seq_len} to {most}"
-    return ValueError(
-        f"data.source: {split} has {splits[split].n_tokens} tokens of its files, but needs"
-        f" training.seq_len + 1 = {seq_len + 1}; the held-out file has {held_out}, of which val"
-        f" predicts the first val_tokens = {source.val_tokens}, and test has the rest; {advice}"
-    )
 
 
 def _assemble(split: str, shards: list[Shard], out: Path, vocab_size: int) -> Bin:

@@ -36,7 +36,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         tokens: KnownTokens = {}
 
         def evaluate(cell: Cell, model: Path) -> Evaluation:
-            lm = HarnessModel(model, study, device, tokens)
+            lm = HarnessModel(model, study, device, tokens, cell=cell)
             scored = run_tasks(
                 loaded, lm, settings.downstream_of(study).limit, f" of cell {cell.id}"
             )

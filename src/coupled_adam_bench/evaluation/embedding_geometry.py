@@ -24,7 +24,6 @@ from coupled_adam_bench.records.stored import (
     row,
 )
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
 from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.plan.dotted import import_object
 from coupled_adam_bench.study.settings import OwnMetric, Study
@@ -106,10 +105,6 @@ def try_metrics(study: Study) -> None:
             )
 
 
-# The names of the input embedding and of an untied head in an exported model, by architecture.
-EMBEDDING_KEYS = {
-    name: f"{architecture.embedding}.weight" for name, architecture in ARCHITECTURES.items()
-}
 HEAD_KEY = "lm_head.weight"
 Matrix = NDArray[np.float64]
 
@@ -134,7 +129,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
         def embeddings() -> Matrix:
-            return read_embeddings(model, EMBEDDING_KEYS[cell.model.architecture])
+            return read_embeddings(model, f"{cell.model.family.embedding}.weight")
 
         # Each part reads the matrix anew and may overwrite it, so that no more than one is in
         # memory.

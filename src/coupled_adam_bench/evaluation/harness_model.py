@@ -22,6 +22,7 @@ from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.evaluation.ties import Response
 from coupled_adam_bench.evaluation.trees import TokenRequest
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings import Study
 
 ADVICE = "leave the task out of evaluation.downstream.tasks"
@@ -97,11 +98,13 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         device: str = "cpu",
         tokens: KnownTokens | None = None,
         rehearsal: bool = False,
+        cell: Cell | None = None,
     ) -> None:
         super().__init__()
         self.max_length = study.training.seq_len
         self._tokenizer, self._eot_id = load_saved(folder)
         self._folder, self._device, self._rehearsal = folder, device, rehearsal
+        self._cell = cell
         self._tokens = {} if tokens is None else tokens
         self._max_tokens = study.execution.evaluation_batch_sequences * self.max_length
         self._bf16 = computes_in_bf16(study, device)
@@ -180,9 +183,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
 
     @cached_property
     def _scorer(self) -> Scorer:
-        return Scorer(
-            load_model(self._folder, self._device), self.max_length, self._max_tokens, self._bf16
-        )
+        model = load_model(self._folder, self._device, self._cell)
+        return Scorer(model, self.max_length, self._max_tokens, self._bf16)
 
     def _score(self, requests: list[Any], encoded: list[TokenRequest]) -> list[tuple[float, bool]]:
         """Score requests with the tokens ``encoded``; :class:`NotFiniteError` for the first without

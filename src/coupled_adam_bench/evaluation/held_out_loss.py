@@ -175,7 +175,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         )
         found = windows_at(tokens, starts_N, seq_len, batch_sequences)
         detail = LossDetail(vocabulary, starts_N, ends_G)
-        model_on_device = load_model(model, device)
+        model_on_device = load_model(model, device, cell)
         loss, n_tokens = mean_loss(
             model_on_device, found, device, bf16, detail.add, detail.logits.add
         )
@@ -207,7 +207,7 @@ def open_validation(study: Study, data_id: str, device: str) -> Iterator[Evaluat
         seq_len = cell.training.seq_len
         found = windows_at(tokens, all_starts(len(tokens), seq_len), seq_len, batch_sequences)
         loss, n_tokens = mean_loss(
-            load_model(model, device), found, device, study.training.precision == "bf16"
+            load_model(model, device, cell), found, device, study.training.precision == "bf16"
         )
         finite = math.isfinite(loss)
         undefined = [] if finite else [f"validation loss of this model is {loss}"]

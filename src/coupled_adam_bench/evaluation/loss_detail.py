@@ -86,8 +86,8 @@ def open_vocabulary(folder: Path, split: str, windows: str) -> Vocabulary:
 
 def _no_text(meta: Meta) -> str:
     """Return why the bytes of the text are not known."""
-    if meta.source.get("kind") == "bins":
-        return "files of tokens do not say which bytes their text has"
+    if meta.source.get("kind") == "own":
+        return "a source of tokens does not say which bytes their text has"
     return (
         f"the text was not counted when it was prepared; delete {META} of {meta.data_id} to prepare"
         " it again"

@@ -65,9 +65,8 @@ class Scorer:
         different = dict(zip(keys, seen, strict=True))
         numbers = {key: number for number, key in enumerate(different)}
         sums, greedy = np.zeros(len(different)), np.ones(len(different), dtype=bool)
-        trees = build_trees(
-            [*different.values()], self.model.d_model, _TREE_LENGTHS * self.max_length
-        )
+        most = _TREE_LENGTHS * self.max_length if self.model.joins_texts else 0
+        trees = build_trees([*different.values()], self.model.d_model, most)
         for batch in map(batch_of, pack(trees, self.max_tokens)):
             log_p, likeliest = score_batch(self.model, batch, self.bf16)
             np.add.at(sums, batch.requests, log_p)

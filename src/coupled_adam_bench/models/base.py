@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from coupled_adam_bench.models.cross_entropy import (
     sum_with_z_loss,
     token_cross_entropy,
 )
+
+if TYPE_CHECKING:
+    from coupled_adam_bench.models.plug_ins import InitializationPlugIn
 
 LAYER_NORM_EPS = 1e-5  # [C]
 IN_FLOAT32 = {"cpu"}
@@ -114,35 +117,6 @@ def uninitialised_embedding(n_rows: int, d_model: int) -> nn.Embedding:
     return nn.Embedding.from_pretrained(torch.empty(n_rows, d_model), freeze=False)  # type: ignore[no-untyped-call,no-any-return]
 
 
-InitialStd = float | Literal["xavier_linear", "zero_projections"]
-"""The standard deviation of all initial matrices, or the name of a rule."""
-
-
-def zero_projections_std(name: str, weight: Tensor) -> float:
-    """Return the initial standard deviation that modded-nanogpt's optimizer track gives a
-    matrix."""
-    if name == "embedding.weight":
-        return 1.0
-    return 0.0 if "_proj." in name or name == "head.weight" else math.sqrt(0.33 / weight.shape[1])
-
-
-def xavier_std(name: str, weight: Tensor, n_layer: int) -> float:
-    """Return the initial standard deviation that the authors of arXiv 2601.02031 give a matrix of
-    an untied model [C].
-
-    A linear layer, the head too, has sqrt(2 / (inputs + outputs)) (Glorot and Bengio 2010).
-    Queries, keys and values are one layer, the gate and the factor of SwiGLU are two. The
-    projection behind attention has GPT-2's 0.02 / sqrt(2 n_layer), and the embedding 1 /
-    sqrt(d_model). Source: flxst/output-embedding-centering, nanoGPT/model.py.
-    """
-    n_rows, n_columns = weight.shape
-    if name == "embedding.weight" or name == "positions.weight":
-        return 1 / math.sqrt(n_columns)
-    if name.endswith("attn_proj.weight"):
-        return 0.02 / math.sqrt(2 * n_layer)
-    return math.sqrt(2 / ((n_rows // 2 if "mlp_gate_up" in name else n_rows) + n_columns))
-
-
 class LanguageModel(nn.Module, ABC):
     """A decoder of one architecture; its loss never holds the logits of a whole batch.
 
@@ -151,6 +125,8 @@ class LanguageModel(nn.Module, ABC):
 
     block_type: ClassVar[type[TransformerBlock]]
     learned_positions: ClassVar[bool]
+    joins_texts: ClassVar[bool] = True
+    """Whether :meth:`hidden` can read several texts in one row, by places and by who sees whom."""
     positions: nn.Embedding
 
     def __init__(
@@ -199,35 +175,33 @@ class LanguageModel(nn.Module, ABC):
             else [self.embedding.weight, self.head.weight]
         )
 
-    def initial_values(self, seed: int, std: InitialStd) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    def initial_values(
+        self, seed: int, std: "float | InitializationPlugIn"
+    ) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Yield every parameter with its whole initial value on the CPU; parameters may be sharded
         or on ``meta``.
 
         Matrices are drawn from N(0, std), residual output projections from N(0, std / sqrt(2
-        n_layer)), and norms are 1 [C]. For ``xavier_linear`` matrices have the standard deviation
-        of :func:`xavier_std`; a tied embedding has the head's there, which is drawn last [C].
-        ``zero_projections`` is :func:`zero_projections_std`. The values depend only on ``seed``,
-        not on the device or on torch's global generator.
+        n_layer)), and norms are 1 [C]; or a study's own initialization fills the matrices. The
+        values depend only on ``seed``, not on the device or on torch's global generator.
         """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             value = torch.ones(parameter.shape, device="cpu")
             if value.ndim > 1:
-                value.normal_(0.0, self.initial_std(name, value, std), generator=generator)
+                if isinstance(std, float):
+                    value.normal_(0.0, self.initial_std(name, std), generator=generator)
+                else:
+                    std.fill(name, value, self, generator)
             yield parameter, value
 
-    def initial_std(self, name: str, value: Tensor, std: InitialStd) -> float:
+    def initial_std(self, name: str, std: float) -> float:
         """Return the standard deviation of a matrix's initial values (see
         :meth:`initial_values`)."""
-        if std == "zero_projections":
-            return zero_projections_std(name, value)
-        if not isinstance(std, str):
-            return std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
-        of_head = self.head is None and name == "embedding.weight"
-        return xavier_std("head.weight" if of_head else name, value, self.n_layer)
+        return std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
 
     @torch.no_grad()
-    def init_weights(self, seed: int, std: InitialStd) -> None:
+    def init_weights(self, seed: int, std: "float | InitializationPlugIn") -> None:
         """Set all parameters to their initial values (see :meth:`initial_values`)."""
         for parameter, value in self.initial_values(seed, std):
             parameter.copy_(value)

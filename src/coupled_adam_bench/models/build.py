@@ -5,10 +5,12 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.models import contexts, gpt2, modded_nanogpt, stablelm
+from coupled_adam_bench.models import contexts, gpt2, stablelm
 from coupled_adam_bench.models.base import Family, LanguageModel
+from coupled_adam_bench.models.plug_ins import own_model
 from coupled_adam_bench.study.catalogue.architectures import ArchitectureName
 from coupled_adam_bench.study.settings import Model
+from coupled_adam_bench.study.settings.plug_ins import Own
 
 
 def family_of(architecture: ArchitectureName) -> Family:
@@ -18,8 +20,6 @@ def family_of(architecture: ArchitectureName) -> Family:
             return gpt2.FAMILY
         case "stablelm":
             return stablelm.FAMILY
-        case "modded_nanogpt":
-            return modded_nanogpt.FAMILY
         case "contexts":
             return contexts.FAMILY
         case _:
@@ -42,6 +42,8 @@ def build_model(
         assert unigram_counts is not None
         frequent = contexts.most_frequent(unigram_counts, model.n_contexts)
         return contexts.Contexts(vocab_size, seq_len, model.d_model, model.tied, frequent, soft_cap)
+    if isinstance(model.architecture, Own):
+        return own_model(model, vocab_size, seq_len, soft_cap)
     return family_of(model.architecture).model(
         vocab_size=vocab_size,
         seq_len=seq_len,

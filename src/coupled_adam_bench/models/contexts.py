@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from coupled_adam_bench.models.base import (
     Family,
-    InitialStd,
     LanguageModel,
     TransformerBlock,
     Weight,
@@ -145,14 +144,10 @@ class Contexts(LanguageModel):
         # No buffer: it follows from the tokens, which config.json has.
         self._contexts_V = contexts_of_tokens(self.frequent_tokens, vocab_size)
 
-    def initial_std(self, name: str, value: Tensor, std: InitialStd) -> float:
+    def initial_std(self, name: str, std: float) -> float:
         """Return the standard deviation of a matrix's initial values; the map keeps the length of
         vectors."""
-        return (
-            1 / math.sqrt(self.d_model)
-            if name == "map.weight"
-            else super().initial_std(name, value, std)
-        )
+        return 1 / math.sqrt(self.d_model) if name == "map.weight" else std
 
     def contexts_of(self, tokens: Tensor) -> Tensor:
         """Return the context that each token makes as the previous one, in the shape of

@@ -16,25 +16,56 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from coupled_adam_bench.models.base import Family, LanguageModel
-from coupled_adam_bench.models.build import family_of
+from coupled_adam_bench.models.base import LanguageModel
+from coupled_adam_bench.models.build import build_model, family_of
+from coupled_adam_bench.models.plug_ins import ArchitecturePlugIn
 from coupled_adam_bench.store.files import ASIDE, read_json, remove, write_json, write_text
 from coupled_adam_bench.store.paths import WEIGHTS
 from coupled_adam_bench.store.weights import CELL, header_bytes
 from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
 from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings.plug_ins import Own
 
 CARD = "README.md"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
-def _config(model: LanguageModel, family: Family, model_type: str, eot_id: int) -> dict[str, Any]:
+_OWN = "own"
+_OWN_NAMES = {"head.weight": "lm_head.weight"}
+"""The weights of a study's own model that have another name in a file."""
+
+
+def _of_family(
+    model: LanguageModel, ours: dict[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what config.json has of a model, and its weights by their names in transformers."""
+    names = {family_of(name).model: name for name in ARCHITECTURES}
+    # FSDP2 makes a subclass of it.
+    model_type = next(names[kind] for kind in type(model).__mro__ if kind in names)
+    family = family_of(model_type)
+    theirs: dict[str, Tensor] = {}
+    for entry in family.weights(model):
+        weight = ours.pop(f"{entry.ours}.weight").detach().to("cpu", torch.float32)
+        chunks = [weight] * len(entry.theirs) if entry.shared else weight.chunk(len(entry.theirs))
+        for name, chunk in zip(entry.theirs, chunks, strict=True):
+            theirs[f"{name}.weight"] = (chunk.T if entry.transposed else chunk).contiguous()
+            if entry.bias:
+                theirs[f"{name}.bias"] = torch.zeros(chunk.shape[0])
+    assert not ours, f"not exported: {sorted(ours)}"
     config = {"model_type": model_type, **family.fixed}
     config |= {key: getattr(model, argument) for argument, key in family.keys.items()}
-    config |= family.more(model)
-    if model.soft_cap is not None:
-        config["soft_cap"] = model.soft_cap
-    return config | {"bos_token_id": eot_id, "eos_token_id": eot_id, "dtype": "float32"}
+    return config | dict(family.more(model)), theirs
+
+
+def _of_own(
+    model: ArchitecturePlugIn, ours: dict[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what config.json has of a study's own model, and its weights, whose names are ours."""
+    config = {"model_type": _OWN, "vocab_size": model.vocab_size, "hidden_size": model.d_model}
+    theirs = {}
+    for name, weight in ours.items():
+        theirs[_OWN_NAMES.get(name, name)] = weight.detach().to("cpu", torch.float32)
+    return config, theirs
 
 
 def save_model(
@@ -55,27 +86,21 @@ def save_model(
     model, ``state`` is its state dict with whole tensors. With a ``cell``, the weights carry its
     id, and a model card says how it was trained. The same gives the same bytes.
     """
-    names = {family_of(name).model: name for name in ARCHITECTURES}
-    # FSDP2 makes a subclass of it.
-    model_type = next(names[kind] for kind in type(model).__mro__ if kind in names)
-    family = family_of(model_type)
     ours = dict(model.state_dict() if state is None else state)
-    theirs: dict[str, Tensor] = {}
-    for entry in family.weights(model):
-        weight = ours.pop(f"{entry.ours}.weight").detach().to("cpu", torch.float32)
-        chunks = [weight] * len(entry.theirs) if entry.shared else weight.chunk(len(entry.theirs))
-        for name, chunk in zip(entry.theirs, chunks, strict=True):
-            theirs[f"{name}.weight"] = (chunk.T if entry.transposed else chunk).contiguous()
-            if entry.bias:
-                theirs[f"{name}.bias"] = torch.zeros(chunk.shape[0])
-    assert not ours, f"not exported: {sorted(ours)}"
+    if isinstance(model, ArchitecturePlugIn):
+        config, theirs = _of_own(model, ours)
+    else:
+        config, theirs = _of_family(model, ours)
+    if model.soft_cap is not None:
+        config["soft_cap"] = model.soft_cap
+    config |= {"bos_token_id": eot_id, "eos_token_id": eot_id, "dtype": "float32"}
 
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
         shutil.copytree(tokenizer, temporary, ignore=shutil.ignore_patterns(f"*{ASIDE}*"))
         _save_weights(temporary / WEIGHTS, theirs, {} if cell is None else {CELL: cell.id})
         _check_weights(temporary / WEIGHTS, theirs, folder)
-        write_json(temporary / "config.json", _config(model, family, model_type, eot_id))
+        write_json(temporary / "config.json", config)
         ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), eot_id)
         write_json(temporary / "generation_config.json", ends)
         known = read_json(temporary / _TOKENIZER_CONFIG)
@@ -120,24 +145,46 @@ def _check_weights(path: Path, tensors: Mapping[str, Tensor], folder: Path) -> N
         )
 
 
-def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageModel:
-    """Read a model that :func:`save_model` wrote, in float32 and evaluation mode."""
-    config = read_json(folder / "config.json")
-    family = family_of(config["model_type"])
+def load_model(
+    folder: Path, device: str | torch.device = "cpu", cell: Cell | None = None
+) -> LanguageModel:
+    """Read a model that :func:`save_model` wrote, in float32 and evaluation mode.
+
+    The class of a study's own model is that of its ``cell``, never one that a file names.
+    """
+    config, theirs = read_json(folder / "config.json"), load_file(folder / WEIGHTS)
     with torch.device("meta"):  # no memory for weights that the file's will replace
-        model = family.model(
-            **{argument: config[key] for argument, key in family.keys.items()},
-            soft_cap=config.get("soft_cap"),
-        )
-    theirs = load_file(folder / WEIGHTS)
+        if cell is not None and isinstance(cell.model.architecture, Own):
+            soft_cap = cell.optimizer.head.soft_cap
+            model = build_model(cell.model, cell.vocab_size, cell.training.seq_len, soft_cap)
+            ours = {name: theirs[_OWN_NAMES.get(name, name)] for name in model.state_dict()}
+        elif config["model_type"] == _OWN:
+            raise ValueError(
+                f"{folder}: the model of an architecture of a study's own; give `cell`, whose study"
+                " names the class"
+            )
+        else:
+            model, ours = _from_family(config, theirs)
+    model.load_state_dict(ours, assign=True)
+    return model.to(device).eval()
+
+
+def _from_family(
+    config: Mapping[str, Any], theirs: dict[str, Tensor]
+) -> tuple[LanguageModel, dict[str, Tensor]]:
+    """Return a model without its weights, and these by our names."""
+    family = family_of(config["model_type"])
+    model = family.model(
+        **{argument: config[key] for argument, key in family.keys.items()},
+        soft_cap=config.get("soft_cap"),
+    )
     ours = {}
     for entry in family.weights(model):
         # No weight is in memory twice for long.
         chunks = [theirs.pop(f"{name}.weight") for name in entry.theirs]
         weight = chunks[0] if entry.shared or len(chunks) == 1 else torch.cat(chunks)
         ours[f"{entry.ours}.weight"] = weight.T.contiguous() if entry.transposed else weight
-    model.load_state_dict(ours, assign=True)
-    return model.to(device).eval()
+    return model, ours
 
 
 def model_card(cell: Cell) -> str:
@@ -149,7 +196,7 @@ def model_card(cell: Cell) -> str:
         "pipeline_tag": "text-generation",
         "license": "unknown",
         "model_name": cell.id,
-        "tags": ["coupled-adam-bench", cell.model.architecture, cell.optimizer.own_key],
+        "tags": ["coupled-adam-bench", cell.model.kind, cell.optimizer.own_key],
     }
     n_contexts = cell.model.n_contexts
     size = f"{cell.model.n_layer} layers" if n_contexts is None else f"{n_contexts} hidden states"
@@ -165,7 +212,7 @@ def model_card(cell: Cell) -> str:
         )
     facts = {
         "cell": cell.id,
-        "architecture": f"{cell.model.architecture}, {size} and width {cell.model.d_model}",
+        "architecture": f"{cell.model.kind}, {size} and width {cell.model.d_model}",
         "parameters": f"{cell.n_params:,}",
         "training tokens": (
             f"{cell.n_tokens:,}, {cell.steps} steps of {training.batch_sequences} x"

@@ -4,7 +4,6 @@ for the rest.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pkgutil import resolve_name
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from coupled_adam_bench.optim.mean_row import add_mu_loss_gradient, subtract_mea
 from coupled_adam_bench.study.settings import (
     CustomSettings,
     Optimizer,
+    Own,
     PerMatrixSettings,
     SingleOptimizer,
     Training,
@@ -126,25 +126,44 @@ def build_optimizers(
     return Optimizers(core | built, embeddings[-1], optimizer.head)
 
 
+def own_core(entry: Own, training: Training) -> CustomSettings:
+    """Return a study's own optimizer of the layers' matrices as one of an embedding, which is built
+    and tried in the same way."""
+    return CustomSettings(
+        name="custom",
+        path=entry.path,
+        key="core",
+        label="core",
+        arguments=entry.arguments,
+        weight_decay=training.weight_decay,
+        code=entry.code,
+    )
+
+
 def _build_core(
     model: nn.Module, embeddings: Sequence[Tensor], training: Training, peak_lr: float
 ) -> dict[str, torch.optim.Optimizer]:
     optimizers: dict[str, torch.optim.Optimizer] = {}
     taken = set(embeddings)  # tensors are hashed by identity
-    if training.core_optimizer != "adamw":
+    entry = training.core_optimizer
+    if entry != "adamw":
         matrices = [
             parameter
             for parameter in model.get_submodule("blocks").parameters()
             if parameter.ndim == 2
         ]
-        # Updates have AdamW's RMS, so AdamW's learning rate and decay fit (Moonlight, arXiv
-        # 2502.16982, section 2.2).
-        kind: dict[str, Any] = {"adjust_lr_fn": "match_rms_adamw"}
-        if training.core_optimizer == "muon_exact":
-            kind = {"adjust_lr_fn": "original", "ns_coefficients": (2.0, -1.5, 0.5), "ns_steps": 12}
-        optimizers["muon"] = torch.optim.Muon(
-            matrices, lr=peak_lr, weight_decay=training.weight_decay, **kind
-        )
+        if isinstance(entry, Own):
+            own = own_core(entry, training)
+            optimizers["matrices"] = custom.build(own, matrices, peak_lr, training.weight_decay)
+        else:
+            # Updates have AdamW's RMS, so AdamW's learning rate and decay fit (Moonlight, arXiv
+            # 2502.16982, section 2.2).
+            optimizers["muon"] = torch.optim.Muon(
+                matrices,
+                lr=peak_lr,
+                weight_decay=training.weight_decay,
+                adjust_lr_fn="match_rms_adamw",
+            )
         taken |= set(matrices)
     rest = [parameter for parameter in model.parameters() if parameter not in taken]
     matrices = [parameter for parameter in rest if parameter.ndim >= 2]

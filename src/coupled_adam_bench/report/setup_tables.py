@@ -7,18 +7,16 @@ from operator import itemgetter
 from typing import Any
 
 from coupled_adam_bench.page.formats import plural
-from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalogue.tables import SETUP_TABLES
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.plan.cells import readable_count
-from coupled_adam_bench.study.settings import CustomSettings, Model, Study
+from coupled_adam_bench.study.settings import CustomSettings, Model, Own, Study
 from coupled_adam_bench.study.settings.tune import LEARNING_RATE
 
 _OWN = "own optimizers"
 _CORE = {
     "adamw": "AdamW",
     "muon": "Muon for the matrices, AdamW for the rest",
-    "muon_exact": "Muon of modded-nanogpt for the matrices, AdamW for the rest",
 }
 
 
@@ -55,12 +53,22 @@ def _schedule(study: Study) -> str:
     return f"{training.schedule} decay {end}"
 
 
+def _core(study: Study) -> str:
+    core = study.training.core_optimizer
+    if isinstance(core, Own):
+        return f"{core.code_name} for the matrices, AdamW for the rest"
+    return _CORE[core]
+
+
+def _order(study: Study) -> str:
+    order = study.training.data_order
+    return order.code_name if isinstance(order, Own) else order.replace("_", " ")
+
+
 def _initial_weights(study: Study) -> str:
     training = study.training
-    if training.init == "xavier_linear":
-        return "Xavier, as in arXiv 2601.02031"
-    if training.init == "zero_projections":
-        return "projections 0, as in modded-nanogpt"
+    if isinstance(training.init, Own):
+        return training.init.code_name
     return f"normal, standard deviation {training.init_std:g}"
 
 
@@ -84,7 +92,7 @@ def _own_optimizers(study: Study) -> str:
 
 
 _SETTINGS: dict[str, Callable[[Study], str]] = {
-    "optimizer of the core": lambda study: _CORE[study.training.core_optimizer],
+    "optimizer of the core": _core,
     "betas": lambda study: f"{study.training.beta1:g}, {study.training.beta2:g}",
     "epsilon": lambda study: f"{study.training.eps:g}",
     "weight decay": lambda study: f"{study.training.weight_decay:g}",
@@ -93,7 +101,7 @@ _SETTINGS: dict[str, Callable[[Study], str]] = {
     "schedule": _schedule,
     "warmup": _warmup,
     "batch": _batch,
-    "order of data": lambda study: study.training.data_order.replace("_", " "),
+    "order of data": _order,
     "initial weights": _initial_weights,
     _OWN: _own_optimizers,
     "precision": lambda study: study.training.precision,
@@ -185,8 +193,8 @@ def _models(plan: Plan) -> SetupTable:
     header = tuple(_HEADER[place] for place in shown)
 
     # The title says what the columns that are left out would repeat.
-    kinds = {model.architecture for study in plan.studies.values() for model in study.models}
-    said = [family.title for name, family in ARCHITECTURES.items() if name in kinds]
+    models = [model for study in plan.studies.values() for model in study.models]
+    said = list(dict.fromkeys(model.family.title for model in models))
     if "head" in alike:
         (head,) = values["head"]
         said.append(f"{head} head")

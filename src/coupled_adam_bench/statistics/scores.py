@@ -8,7 +8,6 @@ from coupled_adam_bench.results.facts import Outcome
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import DECIDING
-from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalogue.metrics import Metric
 from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.catalogue.tables import Table
@@ -82,7 +81,7 @@ def reach_of(groups: Iterable[Group]) -> str:
     firsts = [group.first for group in groups]
     if any(cell.study.data.source.kind == "synthetic" for cell in firsts):
         return "generated"
-    if not all(ARCHITECTURES[cell.model.architecture].has_layers for cell in firsts):
+    if not all(cell.model.family.has_layers for cell in firsts):
         return "head alone"
     n_params, n_tokens = SMALLEST
     is_large = all(

@@ -128,7 +128,7 @@ def link_model(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -
         source_run_id=run.info.run_id,
         tags={CELL: cell.id, "path": str(files.model), "sha256": sha256},
         params=tags_to_group_by(cell),
-        model_type=cell.model.architecture,
+        model_type=cell.model.kind,
     )
     for path in shown:
         client.log_model_artifact(model.model_id, str(path))

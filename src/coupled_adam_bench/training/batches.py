@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coupled_adam_bench.study.settings import Training
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.order import WindowOrder
+from coupled_adam_bench.training.order import checked, order_of
 
 
 class Batches:
@@ -30,7 +30,7 @@ class Batches:
         group: WorkerGroup,
     ) -> None:
         self._tokens, self._device = tokens, group.device
-        self._order = WindowOrder(len(tokens), training, seed)
+        self._order, self._training = order_of(len(tokens), training, seed), training
         if training.batch_sequences % group.size:
             raise ValueError(
                 f"training.batch_sequences: {training.batch_sequences} cannot be divided among"
@@ -47,7 +47,8 @@ class Batches:
             torch.cuda.set_device(self._device)
 
     def _read(self, step: int) -> Tensor:
-        positions_BT = self._order.positions(step)[self._own_rows]
+        positions_BT = self._order.positions(step)
+        positions_BT = checked(positions_BT, len(self._tokens), self._training)[self._own_rows]
         inputs_and_targets = np.stack([self._tokens[positions_BT], self._tokens[positions_BT + 1]])
         batch = torch.from_numpy(inputs_and_targets.astype(np.int64))
         return batch.pin_memory() if self._device.type == "cuda" else batch

@@ -288,5 +288,5 @@ class Run:
                 "compile": self.execution.compile,
                 "deterministic": self.execution.deterministic,
             },
-            "environment": environment(self.device, self.cell.optimizer),
+            "environment": environment(self.device, self.cell),
         }

@@ -80,10 +80,11 @@ def embedding_params(cell: Cell) -> int:
 def optimizer_bytes(cell: Cell) -> int:
     """Return the bytes of the states of a cell's optimizers, in all shards together.
 
-    For each of the other parameters, AdamW has two moments and Muon one.
+    For each of the other parameters, Muon has one moment, and AdamW two; one of the study's own
+    counts as AdamW.
     """
     model = cell.model
-    muon = model.matrix_params if cell.training.core_optimizer != "adamw" else 0
+    muon = model.matrix_params if cell.training.core_optimizer == "muon" else 0
     core = 2 * (cell.n_params - embedding_params(cell) - muon) + muon
     entries = (
         (cell.optimizer.embedding, cell.optimizer.head)
@@ -109,7 +110,6 @@ def layer_bytes_per_token(cell: Cell, on_gpu: bool) -> int:
         + (4 * (model.d_model + model.n_head) if model.qk_norm else 0)
     )
     of_model, of_ffn = model.family.kept
-    in_float32 += model.family.kept_float32 * model.d_model
     in_products = of_model * model.d_model + of_ffn * model.d_ffn
     return FP32 * in_float32 + product * in_products + attention
 
@@ -161,8 +161,6 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     factors = head_weight + (2 * BF16 * cell.vocab_size * model.d_model if bf16 else 0)
     mlp_gradients = model.family.mlp_gradients * (BF16 if bf16 else FP32) * model.d_ffn
     token_ids = 16 * sequences * training.seq_len  # inputs and targets in int64
-    # A norm behind the embedding keeps its input, and on a CPU its output before the weights.
-    outer = 2 * FP32 * model.d_model * (model.family.outer_norms - 1)
     if model.n_contexts is not None:
         # float32 logits of all contexts, in bfloat16 beside those of the products.
         logit = FP32
@@ -195,8 +193,7 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
         casts=BF16 * matrices if bf16 else 0,
         gradients=gradients,
         optimizer=optimizer_bytes(cell) // shards,
-        activations=tokens * (model.n_layer * layer_bytes_per_token(cell, on_gpu) + outer)
-        + token_ids,
+        activations=tokens * model.n_layer * layer_bytes_per_token(cell, on_gpu) + token_ids,
         head=chunk * cell.vocab_size * logit + hidden + factors,
         backward=head_weight + tokens * (FP32 * model.d_model + mlp_gradients),
         tied_gradients=tied_gradients,

@@ -14,7 +14,8 @@ import torch
 from coupled_adam_bench.machine.device import processor
 from coupled_adam_bench.machine.gpus import find_gpu
 from coupled_adam_bench.machine.process import git_revision
-from coupled_adam_bench.study.settings import CustomSettings, Optimizer
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.inputs import own_code
 
 
 def peak_flops(device: torch.device) -> float | None:
@@ -122,15 +123,15 @@ class SpikeMonitor:
         return new_spikes
 
 
-def environment(device: torch.device, optimizer: Optimizer) -> dict[str, Any]:
-    """Return versions, device and revision as a JSON value, with path and code of a custom
-    optimizer."""
-    own = {
-        f"{field}_optimizer".removeprefix("_"): entry.model_dump(include={"path", "code"})
-        for field, entry in optimizer.entries.items()
-        if isinstance(entry, CustomSettings)
-    }
-    return own | {
+def environment(device: torch.device, cell: Cell) -> dict[str, Any]:
+    """Return versions, device and revision as a JSON value, with path and code of the classes of
+    the user's own."""
+    own = {}
+    for part in (cell.optimizer, cell.model, cell.training, cell.study.data, cell.study.execution):
+        for _, entry in own_code(part):
+            own[entry.path] = entry.code
+    found: dict[str, Any] = {"own_code": own} if own else {}
+    return found | {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "torch": torch.__version__,

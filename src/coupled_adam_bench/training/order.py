@@ -3,14 +3,76 @@
 Shapes: B sequences of a step, T = seq_len tokens.
 """
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from coupled_adam_bench.data.bins import count_starts, philox, sample_offsets
-from coupled_adam_bench.study.settings import Training
+from coupled_adam_bench.study.plan.plug_ins import Contract, made
+from coupled_adam_bench.study.settings import Own, Training
 
 _SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
+
+
+class DataOrderPlugIn(Contract, ABC):
+    """An order of a study's own; it is called with the number of tokens, the section ``training``,
+    the seed, and the arguments that the study gives."""
+
+    @abstractmethod
+    def positions(self, step: int) -> npt.NDArray[np.int64]:
+        """Return where the inputs of step ``step`` (from 0) lie in the text, shape BT; the target
+        of each is the token after it.
+
+        It depends on nothing but what the class was called with, and ``step``.
+        """
+
+
+def order_of(n_tokens: int, training: Training, seed: int) -> "WindowOrder | DataOrderPlugIn":
+    """Return what says which tokens each step reads."""
+    if isinstance(training.data_order, Own):
+        given = (n_tokens, training, seed)
+        return made("training.data_order", training.data_order, DataOrderPlugIn, *given)  # type: ignore[type-abstract]
+    return WindowOrder(n_tokens, training, seed)
+
+
+def checked(
+    positions_BT: npt.NDArray[np.int64], n_tokens: int, training: Training
+) -> npt.NDArray[np.int64]:
+    """Return positions of a step; ``ValueError`` if they are not the places of tokens that have a
+    next one."""
+    shape = (training.batch_sequences, training.seq_len)
+    is_whole = positions_BT.dtype == np.int64 and positions_BT.shape == shape
+    if not is_whole or positions_BT.min() < 0 or positions_BT.max() > n_tokens - 2:
+        raise ValueError(
+            f"training.data_order: positions() must return int64 from 0 to {n_tokens - 2} of the"
+            f" shape {shape}, not {positions_BT!r}"
+        )
+    return positions_BT
+
+
+def try_data_order(training: Training) -> None:
+    """Try a study's own order on a short text; ``ValueError`` names the field if it breaks the
+    contract, for example if a run that was stopped would read something else."""
+    if not isinstance(training.data_order, Own):
+        return
+    n_tokens = 1 + 3 * training.batch_sequences * training.seq_len
+    first, other = (order_of(n_tokens, training, 1) for _ in range(2))
+    try:
+        passed = [checked(first.positions(step), n_tokens, training) for step in range(5)]
+        again = other.positions(4)
+    except Exception as error:  # the class is the user's
+        raise ValueError(
+            f"training.data_order.path: {training.data_order.path} fails"
+            f" ({type(error).__name__}: {error})"
+        ) from error
+    if not np.array_equal(passed[-1], again):
+        raise ValueError(
+            f"training.data_order.path: {training.data_order.path} reads something else at a step"
+            " if it did not do the steps before; let positions() depend on nothing but its step,"
+            " so that a run that was stopped can go on"
+        )
 
 
 class WindowOrder:
@@ -24,7 +86,6 @@ class WindowOrder:
     - ``shuffled``: window i starts at i seq_len. Position p of step t is number g = t
       batch_sequences + p of the run, which is number g mod n_windows of the permutation of epoch g
       div n_windows, drawn from (seed, epoch). The tokens after the last whole window are not read.
-    - ``sequential``: as ``shuffled`` with the permutation that changes nothing.
     - ``per_rank`` [C]: positions r k to (r + 1) k of a step, k = batch_sequences / data_ranks, are
       the next k draws of a generator with the seed ``seed + r``. With 4 ranks, seeds 1 and 2 thus
       share three streams, which are three quarters of the windows of each step; seeds 1 and 3 share
@@ -54,18 +115,12 @@ class WindowOrder:
                 return sample_offsets(self._n_tokens, seq_len, batch_sequences, self._seed, step)
             case "shuffled":
                 return self._shuffled(step)
-            case "sequential":
-                batch = self._training.batch_sequences
-                return (
-                    np.arange(step * batch, (step + 1) * batch)
-                    % self._n_windows
-                    * self._training.seq_len
-                )
             case "per_rank":
                 return self._per_rank(step)
             case "pairs":
                 n_pairs = self._training.batch_sequences * self._training.seq_len
                 return sample_offsets(self._n_tokens, 1, n_pairs, self._seed, step)
+        raise AssertionError("an order of the study's own is no WindowOrder")
 
     def positions(self, step: int) -> npt.NDArray[np.int64]:
         """Return where the inputs of step ``step`` (from 0) lie in the text, shape BT.

@@ -17,6 +17,7 @@ from coupled_adam_bench.data.bins import UNIGRAM, Meta, load_meta, open_tokens, 
 from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.models.build import build_model
+from coupled_adam_bench.models.plug_ins import initialization
 from coupled_adam_bench.optim.build import Optimizers, build_optimizers
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.store.paths import HISTORY, RunFiles, trunk_dir
@@ -96,9 +97,7 @@ class Trainer:
             self.model = build_model(
                 cell.model, cell.vocab_size, training.seq_len, soft_cap, counts
             )
-        self.model.init_weights(
-            cell.seed, training.init_std if training.init == "normal" else training.init
-        )
+        self.model.init_weights(cell.seed, initialization(training))
         if execution.compile:
             # drop other cells' compiled kernels; dynamo caches only a few per function
             torch.compiler.reset()

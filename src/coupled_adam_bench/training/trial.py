@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from coupled_adam_bench.optim.build import build_embedding_optimizer
-from coupled_adam_bench.study.settings import CustomSettings, Study, Training
+from coupled_adam_bench.optim.build import build_embedding_optimizer, own_core
+from coupled_adam_bench.study.settings import CustomSettings, Own, Study, Training
 from coupled_adam_bench.training.checks import check_optimizers, custom_optimizers
 from coupled_adam_bench.training.optimizer_state import export_state, import_state
 
@@ -23,7 +23,11 @@ def try_optimizers(study: Study) -> None:
     field."""
     check_optimizers(study)
     problems = []
-    for field, optimizer in custom_optimizers(study):
+    tried = list(custom_optimizers(study))
+    core = study.training.core_optimizer
+    if isinstance(core, Own):
+        tried.append(("training.core_optimizer", own_core(core, study.training)))
+    for field, optimizer in tried:
         try:
             try_optimizer(optimizer, study.training, study.models[0].learning_rate)
         except ValueError as error:

@@ -286,19 +286,23 @@ def test_no_text(text: str, files_study: MakeStudy, tmp_path: Path) -> None:
         learn_bpe(bpe_study(files_study, tmp_path / "text.txt"), "data", tmp_path / "out", 1)
 
 
-def test_a_number_of_characters(files_study: MakeStudy, study: Study, tmp_path: Path) -> None:
+def test_a_number_of_characters(
+    files_study: MakeStudy, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train = [text for text in some_texts(200) if split(text, study) == "train"]
     first = sum(map(len, train[:50]))
-    for settings in (
-        {"bpe_characters": first},
-        {"bpe_characters": first - 1},
-        {"max_tokens": first},
+    for name, most, max_tokens in (
+        ("most", first, None),
+        ("one less", first - 1, None),
+        ("max_tokens", bpe.CHARACTERS, first),
     ):
-        part = bpe_study(files_study, tmp_path / "text", **settings)
-        learned = learn_bpe(part, "data", tmp_path / json.dumps(settings), 1)
+        monkeypatch.setattr(bpe, "CHARACTERS", most)
+        part = bpe_study(files_study, tmp_path / "text", max_tokens=max_tokens)
+        learned = learn_bpe(part, "data", tmp_path / name, 1)
         assert (learned.n_documents, learned.n_characters) == (50, first)
         assert [list(merge) for merge in learned.merges] == directly(train[:50], VOCAB_SIZE)
-    larger = bpe_study(files_study, tmp_path / "text", bpe_characters=first + 1)
+    monkeypatch.setattr(bpe, "CHARACTERS", first + 1)
+    larger = bpe_study(files_study, tmp_path / "text")
     assert learn_bpe(larger, "data", tmp_path / "larger", 1).n_documents == 51
 
 
@@ -308,12 +312,12 @@ def test_identity(study: Study, files_study: MakeStudy, tmp_path: Path) -> None:
     changed = (
         replace_vocab(study, 331),
         replace_seed(study, 1),
-        bpe_study(files_study, tmp_path / "text", bpe_characters=5000),
+        bpe_study(files_study, tmp_path / "text", max_tokens=5000),
         bpe_study(files_study, tmp_path / "other"),
     )
     digests = {data_digest(each) for each in (study, *changed)}
     assert len(digests) == 5
-    explicit = bpe_study(files_study, tmp_path / "text", bpe_characters=2_000_000_000)
+    explicit = bpe_study(files_study, tmp_path / "text", max_tokens=None)
     assert data_digest(explicit) == data_digest(study)
 
 
@@ -325,10 +329,6 @@ def test_identity(study: Study, files_study: MakeStudy, tmp_path: Path) -> None:
             r"vocab_size: 256, but a tokenizer 'bpe' has 257 .*1,048,576 tokens",
         ),
         ({"tokenizer": "bpe", "vocab_size": 2**21}, "vocab_size: 2097152, but a tokenizer 'bpe'"),
-        (
-            {"bpe_characters": 10},
-            "bpe_characters: 10, but the tokenizer is 'gpt2'; leave it out, or set",
-        ),
     ],
 )
 def test_settings_that_do_not_fit(

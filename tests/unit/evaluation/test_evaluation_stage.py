@@ -14,7 +14,7 @@ import torch
 
 from coupled_adam_bench.data.check import checksum
 from coupled_adam_bench.evaluation import stage as driver
-from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
+from coupled_adam_bench.evaluation.embedding_geometry import read_embeddings
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.records.stored import measurement_of, row
@@ -351,7 +351,7 @@ def test_an_impossible_number_is_never_written(part, value, capsys, monkeypatch)
     def wrong(embeddings_VD, *arguments):
         spoilt = (
             embeddings_VD[0, 0]
-            == read_embeddings(paths.run_dir(bad) / "model", EMBEDDING_KEYS["gpt2"])[0, 0]
+            == read_embeddings(paths.run_dir(bad) / "model", "transformer.wte.weight")[0, 0]
         )
         found = right(embeddings_VD, *arguments)
         return replace(found, metrics=found.metrics | ({"isotropy": value} if spoilt else {}))

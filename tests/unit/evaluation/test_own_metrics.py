@@ -8,7 +8,6 @@ import pytest
 from planned import Planned
 
 from coupled_adam_bench.evaluation.embedding_geometry import (
-    EMBEDDING_KEYS,
     read_embeddings,
     try_metrics,
 )
@@ -93,7 +92,7 @@ def test_own_metrics_stand_beside_the_others(own):
     assert run_stage(STAGES["embeddings"], list(study.cells.values())[:1], DONE) == 0
     values = values_of(study)
     cell_id = next(iter(study.cells))
-    matrix = read_embeddings(paths.run_dir(cell_id) / "model", EMBEDDING_KEYS["gpt2"])
+    matrix = read_embeddings(paths.run_dir(cell_id) / "model", "transformer.wte.weight")
     cosines = [a @ b / np.sqrt(a @ a * (b @ b)) for a in matrix for b in matrix]
     assert values["all_cosine"] == pytest.approx(np.mean(cosines), rel=1e-12)
     counts = np.load(paths.data_dir(study.data_id) / "unigram.npy")

@@ -38,7 +38,7 @@ def test_the_width_of_swiglu_is_a_multiple_of_256(d_model, d_ffn):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"architecture": "llama"}, "'gpt2', 'stablelm', 'modded_nanogpt' or 'contexts'"),
+        ({"architecture": "llama"}, "'gpt2', 'stablelm' or 'contexts'"),
         ({"n_layer": 0}, "n_layer: missing; architecture gpt2"),
         ({"n_contexts": 8}, "n_contexts: gpt2 has none; n_contexts is for architecture 'contexts'"),
         ({"architecture": "contexts"}, "n_contexts: missing"),

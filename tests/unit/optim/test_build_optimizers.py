@@ -15,6 +15,7 @@ from coupled_adam_bench.study.settings import (
     CoupledAdamSettings,
     CustomSettings,
     EmberSettings,
+    Own,
     SgdSettings,
     SingleOptimizer,
     Training,
@@ -23,6 +24,15 @@ from coupled_adam_bench.study.settings import (
 LION = {"name": "custom", "path": "pytorch_optimizer.Lion", "key": "lion", "label": "Lion"}
 TRAINING = Training(seq_len=4, batch_sequences=2, warmup_steps=10)
 PEAK = 1e-2
+EXACT = {
+    "path": "torch.optim.Muon",
+    "arguments": {
+        "adjust_lr_fn": "original",
+        "ns_coefficients": [2.0, -1.5, 0.5],
+        "ns_steps": 12,
+    },
+}
+"""Muon as in modded-nanogpt's optimizer track: its iteration converges."""
 
 
 def build(optimizer, training=TRAINING):
@@ -119,11 +129,11 @@ def test_a_step_of_muon_is_orthogonal_and_as_large_as_one_of_adamw():
             torch.testing.assert_close(update, parameter.grad.sign().double(), rtol=1e-3, atol=1e-3)
 
 
-def test_muon_exact_is_the_orthogonal_factor_times_the_root_of_the_shape():
+def test_a_core_by_its_path_is_the_orthogonal_factor_times_the_root_of_the_shape():
     """The polar factor by SVD; Nesterov's first step has the gradient's direction."""
     model, optimizers = build(
         AdamWSettings(name="adamw"),
-        TRAINING.model_copy(update={"core_optimizer": "muon_exact", "weight_decay": 0.1}),
+        TRAINING.model_copy(update={"core_optimizer": Own(**EXACT), "weight_decay": 0.1}),
     )
     generator = torch.Generator().manual_seed(0)
     before = {name: parameter.detach().double() for name, parameter in model.named_parameters()}

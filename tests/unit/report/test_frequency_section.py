@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import pytest
 from sections import tables_of
 
 from coupled_adam_bench.page.formats import difference_with_interval

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -199,15 +200,13 @@ def test_two_processes_give_the_same_curve(parallel, alone, make_workspace, nurs
 
 
 def test_the_run_knows_the_version_of_the_package(tiny_study):
-    (optimizer,) = (
-        make_plan(parse_study(settings_of(tiny_study, LION))).studies["tiny"].grid[0].optimizers
-    )
-    expected = {
-        "path": "pytorch_optimizer.Lion",
-        "code": {"pytorch_optimizer": version("pytorch-optimizer")},
-    }
-    assert environment(torch.device("cpu"), optimizer)["optimizer"] == expected
-    assert "optimizer" not in environment(torch.device("cpu"), AdamWSettings(name="adamw"))
+    plan = make_plan(parse_study(settings_of(tiny_study, LION)))
+    (optimizer,) = plan.studies["tiny"].grid[0].optimizers
+    expected = {"pytorch_optimizer.Lion": {"pytorch_optimizer": version("pytorch-optimizer")}}
+    cell = replace(next(iter(plan.cells.values())), optimizer=optimizer)
+    assert environment(torch.device("cpu"), cell)["own_code"] == expected
+    plain = replace(cell, optimizer=AdamWSettings(name="adamw"))
+    assert "own_code" not in environment(torch.device("cpu"), plain)
 
 
 OWN = """

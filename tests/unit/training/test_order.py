@@ -62,14 +62,6 @@ def test_shuffled_reads_every_window_once_an_epoch(n_tokens: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_sequential_reads_the_text_as_it_lies(seed: int) -> None:
-    training = recipe("sequential")
-    run = draw(209, training, seed, range(5)).ravel()  # 26 windows of 8 inputs and a last target
-    assert run.tolist() == [8 * (i % 26) for i in range(60)]
-    assert WindowOrder(209, training, seed).starts(4).tolist() == run[48:].tolist()
-
-
 def test_shuffles_are_uniform_and_independent() -> None:
     # Of 4 windows there are 24 orders; each epoch and each seed draws one of them.
     orders = [

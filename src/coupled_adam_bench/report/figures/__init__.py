@@ -168,5 +168,3 @@ def figures_of(plan: Plan) -> dict[str, str]:
     captions = {name: figure.caption for name, figure in FIGURES.items()}
     captions |= {name: figure.caption for name, figure in own_figures(plan).items()}
     return {name: captions[name] for name in figure_names(plan)}
-
-

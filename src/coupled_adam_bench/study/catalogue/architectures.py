@@ -2,10 +2,10 @@
 ``models/<name>.py``."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-ArchitectureName = Literal["gpt2", "stablelm", "modded_nanogpt", "contexts"]
+ArchitectureName = Literal["gpt2", "stablelm", "contexts"]
 """Each that is ``in_transformers`` has the name that transformers gives the class that computes the
 same, ``model_type`` in its config.json."""
 
@@ -44,13 +44,8 @@ class Architecture:
     has_layers: bool = True
     """Whether there are layers, so that the model is a transformer."""
 
-    kept_float32: int = 0
-    """How many times d_model numbers in float32 a layer keeps in addition to the inputs of its
-    norms, as seen on a CPU."""
     in_transformers: bool = True
     """Whether the library transformers has a class that computes the same."""
-    outer_norms: int = 1
-    """Number of norms outside of layers."""
 
     @property
     def is_rotary(self) -> bool:
@@ -84,24 +79,6 @@ ARCHITECTURES: Mapping[ArchitectureName, Architecture] = {
         biases=(2, 0, 1),
         embedding="model.embed_tokens",
     ),
-    "modded_nanogpt": Architecture(
-        title="modded-nanogpt: RMSNorm, squared ReLU, RoPE, normalized queries and keys",
-        options=frozenset({"rope_base", "rope_fraction"}),
-        default_ffn=lambda d_model: 4 * d_model,
-        mlp_matrices=2,
-        learned_positions=False,
-        # outputs of both norms; values; rotated queries and keys; attention's output | ReLU's, its
-        # square
-        kept=(6, 2),
-        # norms before their weights; queries and keys before their norms; attention's output by
-        # heads
-        kept_float32=5,
-        mlp_gradients=3,  # of the square, twice ReLU's output, and their product
-        biases=(0, 0, 0),
-        embedding="embedding",
-        in_transformers=False,
-        outer_norms=2,
-    ),
     "contexts": Architecture(
         title="Contexts: LayerNorm of a learned vector of the previous token, no layers",
         options=frozenset({"n_contexts"}),
@@ -119,3 +96,19 @@ ARCHITECTURES: Mapping[ArchitectureName, Architecture] = {
 
 if missing := set(get_args(ArchitectureName)) - set(ARCHITECTURES):
     raise NotImplementedError(f"ARCHITECTURES has no entry for {', '.join(sorted(missing))}")
+
+
+def own_architecture(path: str) -> Architecture:
+    """Return what is assumed of a class of the study's own: that it keeps as much as a StableLM.
+
+    Nobody has counted what it keeps; its parameters the study states.
+    """
+    return replace(
+        ARCHITECTURES["stablelm"],
+        title=path,
+        options=frozenset(),
+        default_ffn=ARCHITECTURES["gpt2"].default_ffn,
+        biases=(0, 0, 0),
+        embedding="embedding",
+        in_transformers=False,
+    )

@@ -10,9 +10,9 @@ from typing import Any
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.catalogue import versions
 from coupled_adam_bench.study.plan.inputs import (
+    files_of_own_source,
     fingerprints,
     text_files,
-    token_files,
     tokenizer_identity,
 )
 from coupled_adam_bench.study.settings import GridBlock, Model, Optimizer, Steps, Study, Training
@@ -119,9 +119,9 @@ def data_inputs(study: Study) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
     if study.data.source.kind == "files":
         inputs["files"] = fingerprints(text_files(study.paths.text))
-    elif study.data.source.kind == "bins":
+    elif study.data.source.kind == "own":
         # Without any, as for a plan or a rehearsal, nothing is prepared or trained.
-        inputs["files"] = fingerprints(token_files(study.data.source, study.paths.text[0]))
+        inputs["files"] = fingerprints(files_of_own_source(study.paths.text))
     if study.data.tokenizer == "file":
         assert study.paths.tokenizer is not None
         inputs |= tokenizer_identity(study.paths.tokenizer)

@@ -1,6 +1,7 @@
 """Finds and identifies the files that a study reads: text, tokenizer, own optimizers; it imports
 nothing heavy."""
 
+import operator
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,15 +10,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from coupled_adam_bench.store.files import digest, sha256_file
 from coupled_adam_bench.study.plan.dotted import changed_code, code_of
-from coupled_adam_bench.study.settings import (
-    BinsSource,
-    CustomSettings,
-    Optimizer,
-    PerMatrixSettings,
-    Study,
-)
+from coupled_adam_bench.study.settings import Own, Study
 from embedding_geometry.json_file import read_object
 from embedding_geometry.user_files import check_beginning, is_hidden, list_folder
 
@@ -119,15 +116,14 @@ def _matches(pattern: str) -> tuple[Path, list[str]]:
     return root, [name for name in names if (root / name).is_file() or not (root / name).exists()]
 
 
-def token_files(source: BinsSource, folder: str) -> list[tuple[str, Path]]:
-    """Return the files of a source ``bins`` as sorted pairs (name, path), the held-out ones
-    last."""
-    return [
-        (path.name, path)
-        for glob in (source.train, source.val)
-        for path in sorted(Path(folder).glob(glob))
-        if not any(map(is_hidden, path.relative_to(folder).parts))
-    ]
+def files_of_own_source(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
+    """Return the files of any kind of folders, files and globs as sorted pairs (name within the
+    pattern's root, path), for a source of the study's own; hidden ones are left out."""
+    found = set()
+    for pattern in patterns:
+        root, names = _matches(pattern)
+        found |= {(name, root / name) for name in names}
+    return sorted(found)
 
 
 def fingerprints(files: list[tuple[str, Path]]) -> list[list[Any]]:
@@ -200,40 +196,57 @@ def special_ends(tokenizer: dict[str, Any]) -> list[str]:
     return [name for name in EOT_NAMES if name in special]
 
 
+def own_code(part: Any, place: str = "") -> Iterator[tuple[str, Own]]:
+    """Yield the field and the entry of each class of its own that a study, or a part of one,
+    names."""
+    if isinstance(part, Own):
+        yield place, part
+    elif isinstance(part, BaseModel):
+        for name, value in part:
+            yield from own_code(value, f"{place}.{name}".removeprefix("."))
+    elif isinstance(part, tuple):
+        for index, value in enumerate(part):
+            yield from own_code(value, f"{place}.{index}")
+
+
 def with_code(study: Study) -> Study:
-    """Return a study whose own optimizers have their code, that which is here; ``{}`` stands for
-    code that is not here.
+    """Return a study whose own classes have their code, that which is here; ``{}`` stands for code
+    that is not here.
 
-    ``ValueError`` if the study names other code.
+    Those of ``statistics`` have none, since they move no number of a run. ``ValueError`` if the
+    study names other code.
     """
-    optimizers = [optimizer for block in study.grid for optimizer in block.optimizers]
-    used = [entry for optimizer in optimizers for entry in optimizer.entries.values()]
-    if not any(isinstance(entry, CustomSettings) for entry in used):
-        return study
-    blocks = [
-        block.model_copy(update={"optimizers": tuple(map(_with_code, block.optimizers))})
-        for block in study.grid
-    ]
-    return study.model_copy(update={"grid": tuple(blocks)})
+    complete: Study = _with_code(study)
+    return complete.model_copy(update={"statistics": study.statistics})
 
 
-def _with_code(optimizer: Optimizer) -> Optimizer:
-    if isinstance(optimizer, PerMatrixSettings):
-        return optimizer.model_copy(
-            update={name: _with_code(entry) for name, entry in optimizer.entries.items()}
-        )
-    if not isinstance(optimizer, CustomSettings):
-        return optimizer
+def _with_code(part: Any, place: str = "") -> Any:
+    if isinstance(part, Own):
+        return _coded(part, place)
+    if isinstance(part, tuple):
+        values = tuple(_with_code(value, f"{place}.{index}") for index, value in enumerate(part))
+        return part if all(map(operator.is_, values, part)) else values
+    if not isinstance(part, BaseModel):
+        return part
+    changed = {}
+    for name, value in part:
+        coded = _with_code(value, f"{place}.{name}".removeprefix("."))
+        if coded is not value:
+            changed[name] = coded
+    return part.model_copy(update=changed) if changed else part
+
+
+def _coded(entry: Own, place: str) -> Own:
     try:
-        here = code_of(optimizer.path)
-    except ValueError:  # which stops whatever trains: see training/checks.py
+        here = code_of(entry.path)
+    except ValueError:  # which stops whatever needs it: see plug_ins.py and training/checks.py
         here = {}
     changed = None
-    if here and optimizer.code:
-        changed = changed_code(optimizer.path, optimizer.code)
+    if here and entry.code:
+        changed = changed_code(entry.path, entry.code)
     if changed:
         raise ValueError(
-            f"{optimizer.key}.code: the study names other code of {optimizer.path} than is here"
-            f" ({changed}); restore it, or leave out `code` to train with what is here"
+            f"{place}.code: the study names other code of {entry.path} than is here ({changed});"
+            " restore it, or leave out `code` to train with what is here"
         )
-    return optimizer.model_copy(update={"code": optimizer.code or here})
+    return entry.model_copy(update={"code": entry.code or here})

@@ -274,8 +274,11 @@ def make_plan(study: Study | Composite, folders: Sequence[Path] = ()) -> Plan:
 
 
 def _with_inputs(study: Study) -> tuple[Study, str]:
-    """Return a study with the code of its own optimizers, and the hash of its data."""
-    readings: list[Callable[[], Any]] = [partial(with_code, study), partial(data_digest, study)]
+    """Return a study with the code of its own classes, and the hash of its data."""
+    readings: list[Callable[[], Any]] = [
+        partial(with_code, study),
+        lambda: data_digest(with_code(study)),
+    ]
     if study.paths.tokenizer is not None and study.data.tokenizer == "file":
         # What is wrong here is named beside text that is missing.
         readings.append(partial(tokenizer_file, study.paths.tokenizer))

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, TypeVar
 
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.dotted import Code, code_of, import_object
-from coupled_adam_bench.study.settings.plug_ins import PlugIn
+from coupled_adam_bench.study.plan.dotted import Code, changed_code, code_of, import_object
+from coupled_adam_bench.study.plan.inputs import own_code
+from coupled_adam_bench.study.settings import CustomSettings, Own
 
 CONTRACT = 1
 """The version of what a plug-in is given and gives: it changes if plug-ins of before would fail."""
@@ -23,14 +24,12 @@ class Contract:
 Kind = TypeVar("Kind", bound=Contract)
 
 
-def entries(plan: Plan) -> Iterator[tuple[str, PlugIn]]:
+def entries(plan: Plan) -> Iterator[tuple[str, Own]]:
     """Yield the field and the entry of each plug-in of a plan."""
-    for kind in ("files", "figures"):
-        for index, entry in enumerate(getattr(plan.statistics, kind)):
-            yield f"statistics.{kind}.{index}", entry
     for study in plan.studies.values():
-        for index, entry in enumerate(study.execution.measurements):
-            yield f"execution.measurements.{index}", entry
+        for place, entry in own_code(study):
+            if not isinstance(entry, CustomSettings):
+                yield place, entry
 
 
 def check_names(plan: Plan, files: Collection[str], figures: Collection[str]) -> None:
@@ -49,8 +48,8 @@ def check_names(plan: Plan, files: Collection[str], figures: Collection[str]) ->
 def code_of_report(plan: Plan) -> dict[str, Code]:
     """Return by path what identifies the code of the plug-ins that make parts of the report.
 
-    Nothing is imported. ``ValueError`` names the field of a plug-in, also of a measurement, whose
-    module is not there.
+    Nothing is imported. ``ValueError`` names the field of a plug-in of any kind whose module is not
+    there.
     """
     found = {}
     for place, entry in entries(plan):
@@ -63,15 +62,23 @@ def code_of_report(plan: Plan) -> dict[str, Code]:
     return found
 
 
-def class_of(place: str, entry: PlugIn, base: type[Kind], *given: Any) -> type[Kind]:
-    """Import the class of a plug-in, which can be called with what is ``given`` and its arguments.
+def class_of(place: str, entry: Own, base: type[Kind], *given: Any, **named: Any) -> type[Kind]:
+    """Import the class of a plug-in, which can be called with what is given and its arguments.
 
-    ``ValueError`` names the field, and what the class lacks.
+    ``ValueError`` names the field, and what the class lacks, or the code that is no longer that
+    with which the study was started.
     """
     try:
         kind = import_object(entry.path)
     except ValueError as error:
         raise ValueError(f"{place}.{error}") from None
+    # After the import: a file that is edited now was read before.
+    changed = changed_code(entry.path, entry.code) if entry.code else None
+    if changed:
+        raise ValueError(
+            f"{place}.path: {entry.path} is not the code with which the study was started"
+            f" ({changed}); start the workflow again, which works with the code that is here now"
+        )
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise ValueError(
             f"{place}.path: {entry.path} is no subclass of {base.__name__}; derive it from"
@@ -90,7 +97,7 @@ def class_of(place: str, entry: PlugIn, base: type[Kind], *given: Any) -> type[K
         )
     signature = inspect.signature(kind)
     try:
-        signature.bind(*given, **entry.arguments)
+        signature.bind(*given, **named, **entry.arguments)
     except TypeError as error:
         raise ValueError(f"{place}.arguments: {error}; {entry.path} takes {signature}") from None
     return kind
@@ -98,7 +105,7 @@ def class_of(place: str, entry: PlugIn, base: type[Kind], *given: Any) -> type[K
 
 def _missing(kind: type[Contract], base: type[Contract]) -> Iterator[str]:
     """Yield what a class lacks: names that its base declares without a value, then methods."""
-    for declaring in reversed(base.__mro__):
+    for declaring in (one for one in reversed(base.__mro__) if issubclass(one, Contract)):
         for name in inspect.get_annotations(declaring):
             if not hasattr(kind, name):
                 yield f"`{name}`"
@@ -117,7 +124,7 @@ class PlanContract(Contract):
 PlanKind = TypeVar("PlanKind", bound=PlanContract)
 
 
-def made_for(plan: Plan, place: str, entry: PlugIn, base: type[PlanKind]) -> PlanKind:
+def made_for(plan: Plan, place: str, entry: Own, base: type[PlanKind]) -> PlanKind:
     """Return an object of a plug-in's class that has looked at the plan."""
     plug_in = made(place, entry, base)
     try:
@@ -127,11 +134,11 @@ def made_for(plan: Plan, place: str, entry: PlugIn, base: type[PlanKind]) -> Pla
     return plug_in
 
 
-def made(place: str, entry: PlugIn, base: type[Kind], *given: Any) -> Kind:
+def made(place: str, entry: Own, base: type[Kind], *given: Any, **named: Any) -> Kind:
     """Return an object of a plug-in's class; ``ValueError`` if it refuses its arguments."""
-    kind = class_of(place, entry, base, *given)
+    kind = class_of(place, entry, base, *given, **named)
     try:
-        return kind(*given, **entry.arguments)
+        return kind(*given, **named, **entry.arguments)
     except Exception as error:  # a constructor may raise anything
         raise ValueError(
             f"{place}.arguments: {entry.path} refuses them ({type(error).__name__}: {error})"

@@ -8,10 +8,10 @@ authors' code, [I] was inferred; unmarked values are ours. Settings in ``paths``
 from coupled_adam_bench.study.settings.base import Settings, Steps
 from coupled_adam_bench.study.settings.composite import Composite, load_any_study, parse_any_study
 from coupled_adam_bench.study.settings.data import (
-    BinsSource,
     Data,
     FilesSource,
     HubSource,
+    OwnSource,
     Paths,
     Split,
     SyntheticSource,
@@ -36,13 +36,13 @@ from coupled_adam_bench.study.settings.optimizers import (
     rate_factor,
 )
 from coupled_adam_bench.study.settings.per_matrix import Optimizer, PerMatrixSettings
+from coupled_adam_bench.study.settings.plug_ins import Own, PlugIn
 from coupled_adam_bench.study.settings.study import Study, load_study, parse_study
 from coupled_adam_bench.study.settings.training import Training
 from coupled_adam_bench.study.settings.tune import Tune
 
 __all__ = [
     "AdamWSettings",
-    "BinsSource",
     "Budget",
     "Composite",
     "CoupledAdamSettings",
@@ -57,9 +57,12 @@ __all__ = [
     "HubSource",
     "Model",
     "Optimizer",
+    "Own",
     "OwnMetric",
+    "OwnSource",
     "Paths",
     "PerMatrixSettings",
+    "PlugIn",
     "Settings",
     "SgdSettings",
     "SingleOptimizer",

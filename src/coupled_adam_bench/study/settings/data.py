@@ -15,6 +15,7 @@ from coupled_adam_bench.study.settings.base import (
     UserPath,
     as_list,
 )
+from coupled_adam_bench.study.settings.plug_ins import Own
 
 
 class Paths(Settings):
@@ -29,7 +30,7 @@ class Paths(Settings):
         BeforeValidator(as_list, json_schema_input_type=UserPath | tuple[UserPath, ...]),
     ] = ()
     """Folders, files or globs of text for the source ``files``: .txt, .jsonl or .parquet, plain,
-    .gz, .xz or .zst. For the source ``bins``, the folder of its files."""
+    .gz, .xz or .zst. For the source ``own``, files of any kind."""
     tokenizer: UserPath | None = None
     """A ``tokenizer.json`` or its folder; by default GPT-2's, from ``hub_mirror`` or from the
     Hugging Face hub."""
@@ -97,20 +98,11 @@ class FilesSource(Settings):
     """Unit of text in a .txt file that counts as one document; empty lines separate paragraphs."""
 
 
-class BinsSource(Settings):
-    """Files of token ids in the folder ``paths.text``, in the format of llm.c and modded-nanogpt
-    (docs/data.md)."""
+class OwnSource(Own):
+    """Token ids that a class of the study's own makes, from the files at ``paths.text`` if there
+    are any (docs/plugins.md)."""
 
-    kind: Literal["bins"]
-    train: Term = "fineweb_train_*.bin"
-    """Glob of the files to train on, which are read in the order of their names."""
-    val: Term = "fineweb_val_*.bin"
-    """Glob of the one held-out file."""
-    val_tokens: Count = 20 * 524_288
-    """Number of the first held-out tokens that the split val predicts, as modded-nanogpt does; test
-    has the rest."""
-    sha256: dict[str, str] = Field({})
-    """SHA-256 by name, for files that must have that one."""
+    kind: Literal["own"]
 
 
 class HubSource(Settings):
@@ -179,11 +171,11 @@ _MOST_BPE_TOKENS = 2**20
 class Data(LaterSettings):
     """Text, tokenizer and split."""
 
-    later: ClassVar[tuple[str, ...]] = ("max_tokens", "bpe_characters", "skip")
+    later: ClassVar[tuple[str, ...]] = ("max_tokens", "skip")
 
     name: Name
     source: Annotated[
-        SyntheticSource | FilesSource | BinsSource | HubSource, Field(discriminator="kind")
+        SyntheticSource | FilesSource | OwnSource | HubSource, Field(discriminator="kind")
     ]
     tokenizer: Literal["word", "gpt2", "file", "bpe"]
     """``word``: words between spaces (synthetic only); ``gpt2``: GPT-2 BPE; ``file``:
@@ -196,11 +188,6 @@ class Data(LaterSettings):
     """Number of tokens, over all splits and with end-of-text, after which no more documents are
     read; by default all are. The documents are the first of the source, so only these are fetched
     and tokenized."""
-    bpe_characters: Count = 2_000_000_000
-    """Number of characters of train after which ``bpe`` learns from no more documents, which bounds
-    time and memory; not more than ``max_tokens`` count. The default is that of nanochat
-    (speedrun.sh)."""
-
     skip: Literal["nothing", "empty", "invalid"] = "empty"
     """What is left out of the text, and counted. ``empty``: documents and files without text, and
     rows whose text is null; ``invalid``: also rows without valid text, such as a broken line of
@@ -223,9 +210,10 @@ class Data(LaterSettings):
                 "max_tokens: a generated language has the size data.source.n_tokens; set that"
                 " instead"
             )
-        if self.max_tokens is not None and self.source.kind == "bins":
+        if self.max_tokens is not None and self.source.kind == "own":
             raise ValueError(
-                "max_tokens: token files are taken whole; let data.source.train match fewer of them"
+                "max_tokens: a source of your own gives as many tokens as it does; give it an"
+                " argument"
             )
         return self
 
@@ -233,9 +221,10 @@ class Data(LaterSettings):
     def _tokenizer_fits(self) -> Self:
         if (self.tokenizer == "word") != (self.source.kind == "synthetic"):
             raise ValueError("tokenizer: 'word' goes with the source 'synthetic', and only with it")
-        if self.source.kind == "bins" and (self.tokenizer == "bpe" or self.vocab_size > 2**16):
+        if self.source.kind == "own" and self.tokenizer == "bpe":
             raise ValueError(
-                "source: token files have ids of 16 bits, of the tokenizer 'gpt2' or 'file'"
+                "tokenizer: 'bpe' is learned from text, and a source of your own gives token ids;"
+                " use 'gpt2' or 'file'"
             )
         if self.source.kind == "synthetic" and self.vocab_size < self.source.n_words + 1:
             raise ValueError(
@@ -248,15 +237,10 @@ class Data(LaterSettings):
 
     @model_validator(mode="after")
     def _bpe_fits(self) -> Self:
-        if self.tokenizer == "bpe":
-            if not BYTES_AND_EOT <= self.vocab_size <= _MOST_BPE_TOKENS:
-                raise ValueError(
-                    f"vocab_size: {self.vocab_size}, but a tokenizer 'bpe' has {BYTES_AND_EOT} (256"
-                    f" bytes and end-of-text) to {_MOST_BPE_TOKENS:,} tokens"
-                )
-        elif self.bpe_characters != type(self).model_fields["bpe_characters"].default:
+        fits = BYTES_AND_EOT <= self.vocab_size <= _MOST_BPE_TOKENS
+        if self.tokenizer == "bpe" and not fits:
             raise ValueError(
-                f"bpe_characters: {self.bpe_characters:,}, but the tokenizer is {self.tokenizer!r};"
-                " leave it out, or set tokenizer: bpe"
+                f"vocab_size: {self.vocab_size}, but a tokenizer 'bpe' has {BYTES_AND_EOT} (256"
+                f" bytes and end-of-text) to {_MOST_BPE_TOKENS:,} tokens"
             )
         return self

@@ -9,6 +9,7 @@ named, danielbis/tooMuchInCommon for the metrics of embeddings.
 import json
 from dataclasses import dataclass
 from functools import reduce
+from operator import attrgetter
 from typing import Any, Literal, get_args
 
 Protocol = Literal["official", "paper", "corrected"]
@@ -102,5 +103,6 @@ def departing_settings(study: Any, protocol: Protocol) -> dict[str, Any]:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a setting's value as it stands in a study file."""
-    return json.dumps(value, sort_keys=True).strip('"')
+    """Return a setting's value as it stands in a study file, a class of the study's own as its
+    path."""
+    return json.dumps(value, sort_keys=True, default=attrgetter("path")).strip('"')

@@ -10,6 +10,7 @@ from coupled_adam_bench.study.catalogue.presets import MODEL_PRESETS
 from coupled_adam_bench.study.settings.base import MAX_COUNT, duplicates
 from coupled_adam_bench.study.settings.data import CONTINUATION_WORDS
 from coupled_adam_bench.study.settings.grid import all_tables, table_errors
+from coupled_adam_bench.study.settings.protocols import as_yaml
 from coupled_adam_bench.study.settings.sections import Sections
 
 
@@ -180,8 +181,6 @@ def _source_errors(study: Sections) -> Iterator[str]:
         )
     if study.data.source.kind == "files" and not study.paths.text:
         yield "paths.text: missing; the source 'files' needs folders, files or globs"
-    if study.data.source.kind == "bins" and len(study.paths.text) != 1:
-        yield "paths.text: the source 'bins' needs one folder, in which its files lie"
     if study.data.tokenizer == "file" and study.paths.tokenizer is None:
         yield "paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json"
     if study.data.source.kind != "synthetic" and (
@@ -202,8 +201,8 @@ def _contexts_errors(study: Sections) -> Iterator[str]:
             )
         if study.training.core_optimizer != "adamw":
             yield (
-                f"training.core_optimizer: muon is for matrices of layers, and {model.name} has"
-                " none; use adamw"
+                f"training.core_optimizer: {as_yaml(study.training.core_optimizer)} is for matrices"
+                f" of layers, and {model.name} has none; use adamw"
             )
         if study.execution.parallel == "fsdp":
             yield f"execution.parallel: fsdp shards layers, and {model.name} has none; use ddp"

@@ -12,6 +12,7 @@ from coupled_adam_bench.study.settings.base import (
     LaterSettings,
 )
 from coupled_adam_bench.study.settings.optimizers import BetaSettings, SingleOptimizer
+from coupled_adam_bench.study.settings.plug_ins import Own
 
 
 def _share(fraction: float, steps: int) -> int:
@@ -34,11 +35,10 @@ class Training(LaterSettings):
     """Context length in tokens [P]."""
     batch_sequences: int = Field(96, gt=0, le=MAX_SEQUENCES)
     """Number of sequences in a global batch [P]: 96 x 1024 = 98,304 tokens."""
-    core_optimizer: Literal["adamw", "muon", "muon_exact"] = "adamw"
+    core_optimizer: Literal["adamw", "muon"] | Own = "adamw"
     """Optimizer of all parameters but the embedding [P]; ``muon``: torch.optim.Muon for the
-    matrices of the layers, AdamW for the rest. ``muon_exact`` is Muon as in modded-nanogpt's
-    optimizer track: 12 steps of Newton and Schulz that converge, and updates times sqrt(max(1, rows
-    / columns))."""
+    matrices of the layers, AdamW for the rest. Or any torch.optim.Optimizer for these matrices
+    (docs/plugins.md)."""
     norm_lr_factor: float = Field(1.0, gt=0, le=1e40)
     """Factor that multiplies the model's learning rate for the weights of norms."""
     beta1: float = Field(0.9, ge=0, lt=1)
@@ -74,26 +74,21 @@ class Training(LaterSettings):
     decay_fraction: float = Field(0.2, gt=0, le=1)
     """Fraction of a cell's steps over which ``wsd`` lowers the learning rate, rounded up. The first
     of these steps is at the peak, so there must be two."""
-    data_order: Literal["with_replacement", "shuffled", "per_rank", "sequential", "pairs"] = (
+    data_order: Literal["with_replacement", "shuffled", "per_rank", "pairs"] | Own = (
         "with_replacement"
     )
     """Text that a step draws, in windows. ``with_replacement``: uniform offsets; ``shuffled``:
     windows without overlap, each once per epoch; ``per_rank``: the authors' offsets, rank r of
-    ``data_ranks`` drawing with the seed seed + r [C]; ``sequential``: windows without overlap as
-    they lie in the text, the same for all seeds. ``pairs``: no windows, but each token with the one
-    before it, drawn on its own, uniformly with replacement. The pairs of the split train are then
-    the source, so there are no passes over a text, and a loss is the exact mean over all of them,
-    and not over held-out text."""
+    ``data_ranks`` drawing with the seed seed + r [C]. ``pairs``: no windows, but each token with
+    the one before it, drawn on its own, uniformly with replacement. The pairs of the split train
+    are then the source, so there are no passes over a text, and a loss is the exact mean over all
+    of them, and not over held-out text. Or a class of the study's own (docs/plugins.md)."""
     data_ranks: int = Field(4, gt=0, le=MAX_SEQUENCES)
     """Number of random streams of ``per_rank``; it does not depend on the number of GPUs that
     train. The authors had 4 [C]."""
-    init: Literal["normal", "xavier_linear", "zero_projections"] = "normal"
-    """Initial weights. ``normal``: all with ``init_std`` [C]; ``xavier_linear``: those of arXiv
-    2601.02031 [C]: linear layers and the head have a variance of 2 / (inputs + outputs) (Glorot and
-    Bengio 2010), projections behind attention a standard deviation of 0.02 / sqrt(2 n_layer), and
-    an untied embedding of 1 / sqrt(d_model); ``zero_projections``: those of modded-nanogpt:
-    the head and the matrices behind attention and MLP are 0, the embedding has
-    1, and the rest sqrt(0.33 / inputs)."""
+    init: Literal["normal"] | Own = "normal"
+    """Initial weights: all with ``init_std`` [C], or by a class of the study's own
+    (docs/plugins.md)."""
     init_std: float = Field(0.02, gt=0, le=1e6)
     """Standard deviation of the initial weights [C]; residual output projections have init_std /
     sqrt(2 n_layer). With another ``init`` it is not used."""

@@ -99,7 +99,11 @@ def read_logs(path: Path) -> tuple[Log, ...]:
 def _cell(row: dict[str, Any]) -> Cell:
     model = {field: int(row[field]) for field in _SHAPE}
     qk_norm = {} if row["qk_norm"] == "false" else {"qk_norm": row["qk_norm"]}
-    named = {"name": "log", "architecture": row["architecture"], "learning_rate": 1e-3}
+    named: dict[str, Any] = {"name": "log", "learning_rate": 1e-3}
+    named["architecture"] = row["architecture"]
+    if row.get("parameters"):  # an architecture of the study's own
+        named["architecture"] = {"path": row["architecture"]}
+        named["parameters"] = int(row["parameters"])
     training = {key: int(row[key]) for key in ("seq_len", "batch_sequences")}
     execution = {key: int(row[key]) for key in ("gpus", "micro_batch_sequences")}
     source = {"kind": "synthetic"}
@@ -189,7 +193,7 @@ def _measured_residual(cell: Cell, logs: Sequence[Log], source: ResidualSource) 
 
 def _shape_of(cell: Cell) -> tuple[str, int, int, int]:
     model = cell.model
-    return model.architecture, model.n_layer, model.d_model, model.d_ffn
+    return model.kind, model.n_layer, model.d_model, model.d_ffn
 
 
 def log_line(cell: Cell, source: str, card: str, milliseconds: float, about: str) -> dict[str, Any]:
@@ -202,7 +206,8 @@ def log_line(cell: Cell, source: str, card: str, milliseconds: float, about: str
         "card": card,
         "gpu": cell.study.budget.gpu,
         "gpus": execution.gpus,
-        "architecture": model.architecture,
+        "architecture": model.kind,
+        "parameters": model.parameters or "",
         **shape,
         "tied": str(model.tied).lower(),
         "qk_norm": str(model.qk_norm).lower(),

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from coupled_adam_bench.machine.gpus import GPUS
+from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.store.paths import GPU_SPEED, RESULTS, RunFiles
 from coupled_adam_bench.store.runs import FINISHED, read_run
 from coupled_adam_bench.study.plan.cells import Cell
@@ -117,7 +118,7 @@ def _kind(cell: Cell) -> tuple[Any, ...]:
     sizes = cell.model.model_dump(exclude={"name", "label", "learning_rate"})
     training = cell.training
     return (
-        *sizes.values(),
+        digest(sizes),
         cell.vocab_size,
         training.seq_len,
         training.batch_sequences,

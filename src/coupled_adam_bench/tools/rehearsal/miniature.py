@@ -19,9 +19,9 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import seal, write_sealed
 from coupled_adam_bench.study.plan import PLAN_SHA256, Plan, load_plan
 from coupled_adam_bench.study.plan.cells import data_digest
+from coupled_adam_bench.study.plan.inputs import own_code
 from coupled_adam_bench.study.plan.tuning import choice_file
 from coupled_adam_bench.study.settings import Model, Study, parse_study
-from coupled_adam_bench.training.checks import custom_optimizers
 
 Run = Callable[[list[str]], int]
 """Runs a command of the package and returns its exit status."""
@@ -175,7 +175,12 @@ def _models(study: Study) -> list[dict[str, Any]]:
             smaller["rope_fraction"] = 0.5  # which leaves pairs in heads of these widths
         if model.ffn_dim is not None:
             smaller["ffn_dim"] = max(8, model.ffn_dim // _WIDTH)
-        cut.append(model.model_dump(mode="json") | smaller)
+        small = model.model_copy(update=smaller)
+        if model.parameters is not None:
+            from coupled_adam_bench.models.plug_ins import n_own_parameters
+
+            small = small.model_copy(update={"parameters": n_own_parameters(small, _SEQ_LEN)})
+        cut.append(small.model_dump(mode="json"))
     return cut
 
 
@@ -184,7 +189,7 @@ def _even_heads(width: int) -> int:
 
 
 def _size(model: Model, width: int) -> tuple[Any, ...]:
-    return model.architecture, model.tied, model.ffn_dim, width
+    return model.kind, model.tied, model.ffn_dim, width
 
 
 def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
@@ -193,10 +198,7 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
     folder = paths.study_dir(plan.name)
     given = ["--plan", str(folder / "plan.json")]
     on_cpu = ["--device", "cpu"]
-    if any(
-        list(custom_optimizers(study)) or study.evaluation.metrics
-        for study in plan.studies.values()
-    ):
+    if any(study.evaluation.metrics or any(own_code(study)) for study in plan.studies.values()):
         yield ["try-code", *given]
     yield ["prepare", *given]
     yield ["try-tasks", *given, "--out", str(folder / "tasks.json")]

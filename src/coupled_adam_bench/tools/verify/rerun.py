@@ -15,8 +15,9 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.plan.cells import Cell, data_digest
 from coupled_adam_bench.study.plan.dotted import changed_code
+from coupled_adam_bench.study.plan.inputs import own_code
 from coupled_adam_bench.study.plan.tuning import choice_file
-from coupled_adam_bench.study.settings import CustomSettings, SyntheticSource
+from coupled_adam_bench.study.settings import SyntheticSource
 from coupled_adam_bench.tools.verify.recorded import Recorded
 
 
@@ -109,17 +110,18 @@ def _commands(cell: Cell, device: str) -> Iterator[tuple[list[str], int]]:
 
 
 def _other_code(cell: Cell) -> str | None:
-    """Return why a user's own optimizer is not that of the cell, or ``None``; old manifests do not
-    say which it was."""
-    for optimizer in cell.optimizer.entries.values():
-        if not isinstance(optimizer, CustomSettings) or optimizer.code is None:
-            continue
-        try:
-            changed = changed_code(optimizer.path, optimizer.code)
-        except ValueError as error:
-            return str(error)
-        if changed:
-            return f"{optimizer.path} is other code here than that of the manifest ({changed})"
+    """Return why a class of the user's own is not that of the cell, or ``None``; old manifests do
+    not say which it was."""
+    for part in (cell.optimizer, cell.model, cell.training, cell.study.data):
+        for _, entry in own_code(part):
+            if entry.code is None:
+                continue
+            try:
+                changed = changed_code(entry.path, entry.code)
+            except ValueError as error:
+                return str(error)
+            if changed:
+                return f"{entry.path} is other code here than that of the manifest ({changed})"
     return None
 
 

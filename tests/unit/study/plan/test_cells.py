@@ -18,6 +18,7 @@ from coupled_adam_bench.study.settings import (
     Execution,
     HubSource,
     Model,
+    Own,
     Settings,
     SgdSettings,
     Split,
@@ -63,7 +64,8 @@ def changed(settings: Settings, name: str) -> Settings:
     value, annotation = getattr(settings, name), type(settings).model_fields[name].annotation
     literals = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal]
     if literals:
-        other: Any = next(option for option in get_args(literals[0]) if option != value)
+        options = [option for option in get_args(literals[0]) if option != value]
+        other: Any = options[0] if options else Own(path="a_module.Class")
     elif isinstance(value, bool):
         other = not value
     elif isinstance(value, int):

@@ -184,7 +184,7 @@ def test_a_study_that_names_its_code_is_refused_where_it_is_another(tiny_study):
     assert list(plan_of(tiny_study, code=code).cells) == list(plan_of(tiny_study).cells)
     Path("package/near.py").write_text("near = 2\n")
     message = (
-        r"^mine\.code: the study names other code of my_module\.Mine than is here \(.*near\.py\);"
+        r"^grid\.0\.optimizers\.\d\.code: the study names other code of my_module\.Mine than is here \(.*near\.py\);"
         r" restore it"
     )
     with pytest.raises(ValueError, match=message):

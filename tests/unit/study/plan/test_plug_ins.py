@@ -13,8 +13,9 @@ from coupled_adam_bench.report.plug_ins import own_figures
 from coupled_adam_bench.statistics.plug_ins import own_statistics
 from coupled_adam_bench.study.catalogue.contents import STATISTICS
 from coupled_adam_bench.study.plan import Plan, make_plan
-from coupled_adam_bench.study.plan.plug_ins import check_names, code_of_report
-from coupled_adam_bench.study.settings import parse_study
+from coupled_adam_bench.study.plan.dotted import code_of
+from coupled_adam_bench.study.plan.plug_ins import check_names, code_of_report, entries
+from coupled_adam_bench.study.settings import Training, parse_study
 
 Settings = Callable[..., dict[str, Any]]
 
@@ -177,3 +178,29 @@ def test_a_plug_in_may_refuse_a_plan(tiny_study: Settings, code: Path) -> None:
     code.write_text(CODE + more, encoding="utf-8")
     with pytest.raises(ValueError, match=r"statistics\.files\.0: .*Fussy: too few seeds"):
         own_statistics(plan_of(tiny_study, code, path="Fussy"))
+
+
+def test_settings_with_a_class_of_one_s_own_can_be_a_key() -> None:
+    entry = {"path": "m.A", "arguments": {"x": [1, 2]}}
+    first, same = (Training.model_validate({"init": entry}) for _ in range(2))
+    other = Training.model_validate({"init": entry | {"arguments": {}}})
+    assert len({first, same, other}) == 2
+
+
+def test_a_plan_has_the_code_of_what_moves_a_number_of_a_run(
+    tiny_study: Settings, code: Path
+) -> None:
+    path = f"{code.stem}.Fine"
+    execution = tiny_study()["execution"] | {"measurements": [{"name": "a", "path": path}]}
+    training = tiny_study()["training"] | {"init": {"path": path}}
+    statistics = {"files": [{"name": "a", "path": path}]}
+    plan = make_plan(
+        parse_study(tiny_study(execution=execution, training=training, statistics=statistics))
+    )
+    found = {place: entry.code for place, entry in entries(plan)}
+    assert found["training.init"] == found["execution.measurements.0"] == code_of(path)
+    assert found["statistics.files.0"] is None  # the report is made anew by `code_of_report`
+    assert list(code_of_report(plan)) == [path]
+    code.unlink()
+    with pytest.raises(ValueError, match=r"training\.init\.path: no package or module"):
+        code_of_report(plan)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from research.plugins.token_files import TokenFiles
 
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.build import build_optimizers
@@ -46,7 +47,7 @@ def test_optimizers_have_the_rates_betas_and_decays_of_the_baseline(cells: dict[
     )
     groups = {name: optimizer.param_groups for name, optimizer in built.by_name().items()}
     (embedding,), (head,) = groups["embedding"], groups["head"]
-    (muon,) = groups["muon"]
+    (muon,) = groups["matrices"]
     norms = groups["core"][1]
     assert [group["lr"] for group in (embedding, head, norms, muon)] == pytest.approx(
         [0.7, 0.004, 0.015, 0.025]
@@ -76,8 +77,9 @@ def test_its_positions_turn_by_the_frequencies_of_the_baseline(study: Study) -> 
     (model,) = study.models
     dim = model.d_model // model.n_head
     theirs = (1 / 1024) ** torch.linspace(0, 1, dim // 4)
-    n_pairs = round(model.rope_fraction * dim) // 2
-    ours = model.rope_base ** (-torch.arange(n_pairs) / n_pairs)
+    rotary = model.architecture.arguments
+    n_pairs = round(rotary["rope_fraction"] * dim) // 2
+    ours = rotary["rope_base"] ** (-torch.arange(n_pairs) / n_pairs)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)
 
 
@@ -89,8 +91,10 @@ def test_it_is_judged_by_the_rule_of_the_track(study: Study) -> None:
     )
     assert study.execution.eval_sequences is not None
     assert study.execution.eval_sequences * study.training.seq_len == 20 * 524288
-    assert study.data.source.kind == "bins"
-    assert study.data.source.val_tokens == 20 * 524288
+    assert study.data.source.path == "research.plugins.token_files.TokenFiles"
+    assert TokenFiles([Path("fineweb_train_1.bin"), Path("fineweb_val_0.bin")]).val_tokens == (
+        20 * 524288
+    )
     assert study.evaluation.test_loss.split == "val"
 
 

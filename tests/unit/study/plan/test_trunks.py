@@ -92,7 +92,7 @@ CHANGES = {
     "warmup_from": "zero",
     "data_order": "shuffled",
     "data_ranks": 2,
-    "init": "xavier_linear",
+    "init": {"path": "torch.nn.init.Xavier"},
     "init_std": 0.01,
     "precision": "bf16",
     "core_optimizer": "muon",

@@ -119,11 +119,11 @@ WRONG = {
     # Unions.
     "source kind": (
         study(data__source__kind="web"),
-        "data.source.kind: 'web' is none of 'synthetic', 'files', 'bins', 'hub'",
+        "data.source.kind: 'web' is none of 'synthetic', 'files', 'own', 'hub'",
     ),
     "no source kind": (
         study(data__source={}),
-        "data.source.kind: missing; one of 'synthetic', 'files', 'bins', 'hub'",
+        "data.source.kind: missing; one of 'synthetic', 'files', 'own', 'hub'",
     ),
     "optimizer": (
         study(grid__0__optimizers=["adamw", "adam"]),

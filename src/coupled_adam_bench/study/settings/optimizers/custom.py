@@ -5,11 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.settings.base import (
     FILE_PATTERN,
     NAME_LENGTH,
-    DottedPath,
     Label,
     Scalar,
     as_seen,
@@ -17,9 +15,10 @@ from coupled_adam_bench.study.settings.base import (
 )
 from coupled_adam_bench.study.settings.optimizers.base import HeadSettings
 from coupled_adam_bench.study.settings.optimizers.built_in import BY_NAME
+from coupled_adam_bench.study.settings.plug_ins import Own
 
 
-class CustomSettings(HeadSettings):
+class CustomSettings(HeadSettings, Own):
     """A user's own optimizer for the embedding: any subclass of torch.optim.Optimizer
     (docs/optimizers.md).
 
@@ -27,12 +26,9 @@ class CustomSettings(HeadSettings):
     ``weight_decay`` if it has no such argument.
     """
 
-    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "code")
+    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, *Own.later)
 
     name: Literal["custom"]
-    path: DottedPath
-    """Module and class, in an installed package or in a file of the folder where the study is
-    started."""
     key: str = Field(pattern=FILE_PATTERN, max_length=NAME_LENGTH)
     """Name in results, in cell ids and in the keys of tables. No other optimizer of the study may
     have it, and no built-in one with any settings."""
@@ -51,10 +47,6 @@ class CustomSettings(HeadSettings):
     weight_decay: float | None = Field(None, ge=0, le=1e6)
     """Weight decay of the embedding; by default ``training.embedding_weight_decay``. Whether it is
     decoupled depends on the class."""
-    code: dict[str, str] | None = None
-    """What identifies the code of the class: by module the SHA-256 of its file, or by package its
-    version. By default it is that of the code which is there when the study is started; other code
-    than one that is given is refused."""
 
     @model_validator(mode="after")
     def _has_names_of_its_own(self) -> Self:
@@ -87,8 +79,3 @@ class CustomSettings(HeadSettings):
     def own_key(self) -> str:
         """The name that is a part of a cell's id."""
         return self.key
-
-    @property
-    def code_name(self) -> str:
-        """The path, and a short hash of the code."""
-        return f"{self.path}, code {digest(self.code) if self.code else 'unknown'}"

@@ -1,4 +1,4 @@
-"""Bins of files of token ids in the format of llm.c and modded-nanogpt."""
+"""Bins of files of token ids in the format of llm.c and modded-nanogpt, by a plug-in."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +9,12 @@ import pytest
 
 from coupled_adam_bench.data.bins import load_meta, open_tokens
 from coupled_adam_bench.data.prepare import prepare
-from coupled_adam_bench.store.files import sha256_file
 from coupled_adam_bench.study.plan.cells import data_digest, data_id
-from coupled_adam_bench.study.settings import Study
+from coupled_adam_bench.study.plan.inputs import with_code
+from coupled_adam_bench.study.settings import Own, Study
 
 FilesStudy = Callable[..., Study]
+PATH = "research.plugins.token_files.TokenFiles"
 EOT = 398
 """End-of-text of the small tokenizer."""
 
@@ -43,10 +44,9 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def study_of(files_study: FilesStudy, small_gpt2: Path, folder: Path) -> Callable[..., Study]:
-    def make(**source: Any) -> Study:
-        return files_study(
-            folder, small_gpt2, vocab_size=512, source={"kind": "bins", "val_tokens": 80} | source
-        )
+    def make(**arguments: Any) -> Study:
+        source = {"kind": "own", "path": PATH, "arguments": {"val_tokens": 80} | arguments}
+        return files_study(folder, small_gpt2, vocab_size=512, source=source)
 
     return make
 
@@ -62,7 +62,7 @@ def tokens_of(folder: Path, name: str) -> Any:
 def test_the_bins_are_the_tokens_of_the_files_in_order(
     study_of: Any, folder: Path, tmp_path: Path
 ) -> None:
-    study = study_of()
+    study = with_code(study_of())
     make(study, tmp_path / "out")
     bins = {
         split: np.array(open_tokens(tmp_path / "out", split)) for split in ("train", "val", "test")
@@ -95,19 +95,6 @@ def test_the_id_follows_the_files(study_of: Any, folder: Path) -> None:
     assert data_digest(study_of()) not in (before, changed)  # a plan needs no files
 
 
-def test_a_stated_checksum(study_of: Any, folder: Path, tmp_path: Path) -> None:
-    name = "fineweb_val_000000.bin"
-    make(study_of(sha256={name: sha256_file(folder / name)}), tmp_path / "out")
-    with pytest.raises(
-        ValueError, match=rf"data\.source\.sha256: {name} must have 00, but it is [0-9a-f]{{64}}"
-    ):
-        make(study_of(sha256={name: "00"}), tmp_path / "other")
-    with pytest.raises(
-        ValueError, match=r"sha256: b\.bin must have 00, but there is no such file in"
-    ):
-        make(study_of(sha256={"b.bin": "00"}), tmp_path / "other")
-
-
 @pytest.mark.parametrize(
     ("name", "tokens", "changes", "message"),
     [
@@ -123,7 +110,7 @@ def test_a_stated_checksum(study_of: Any, folder: Path, tmp_path: Path) -> None:
             "train_000001",
             [1, 400, 1],
             {},
-            r"data\.tokenizer: it has 399 tokens, but a file has token 400",
+            r"data\.source\.path: .*TokenFiles must give whole numbers from 0 to 398, the tokens of",
         ),
         ("val_000001", [1] * 500, {}, "has 2 files 'fineweb_train_.*' and 2 'fineweb_val_.*'"),
         ("val_000000", [1] * 85, {}, r"test has 4 tokens .* needs training\.seq_len \+ 1 = 9"),
@@ -147,7 +134,7 @@ def test_a_folder_without_files(study_of: Any, folder: Path, tmp_path: Path) -> 
     for file in folder.iterdir():
         file.unlink()
     with pytest.raises(
-        ValueError, match=r"paths\.text: .*fineweb10B has 0 files 'fineweb_train_.*at least one"
+        ValueError, match=r"paths\.text has 0 files 'fineweb_train_.*at least one to train on"
     ):
         make(study_of(), tmp_path / "out")
 
@@ -155,8 +142,19 @@ def test_a_folder_without_files(study_of: Any, folder: Path, tmp_path: Path) -> 
 def test_settings_that_do_not_go_with_it(
     files_study: FilesStudy, small_gpt2: Path, tmp_path: Path
 ) -> None:
-    source = {"kind": "bins"}
-    with pytest.raises(ValueError, match="token files are taken whole"):
+    source = {"kind": "own", "path": PATH}
+    with pytest.raises(ValueError, match="max_tokens: a source of your own gives as many tokens"):
         files_study(tmp_path, small_gpt2, source=source, max_tokens=1000)
-    with pytest.raises(ValueError, match="ids of 16 bits"):
-        files_study(tmp_path, small_gpt2, source=source, vocab_size=2**16 + 1)
+    with pytest.raises(ValueError, match="tokenizer: 'bpe' is learned from text"):
+        files_study(tmp_path, small_gpt2, source=source, tokenizer="bpe")
+
+
+def test_the_id_follows_the_code(study_of: Any) -> None:
+    study = study_of()
+    coded = with_code(study)
+    assert data_digest(coded) != data_digest(study)
+    source = coded.data.source
+    assert isinstance(source, Own) and source.code
+    other = source.model_copy(update={"code": dict.fromkeys(source.code, "0" * 64)})
+    changed = coded.model_copy(update={"data": coded.data.model_copy(update={"source": other})})
+    assert data_digest(changed) != data_digest(coded)

@@ -1,22 +1,33 @@
-"""The decoder of modded-nanogpt's optimizer track, without its biases.
+"""Plug-ins (docs/plugins.md) for the optimizer track of modded-nanogpt: its model without biases,
+its initial values, and its order of the data.
 
-It has RMSNorm, also behind the embedding, squared ReLU, normalized queries and keys, and RoPE.
+    models:
+      - architecture: {path: research.plugins.modded_nanogpt.ModdedNanoGPT}
+    training:
+      init: {path: research.plugins.modded_nanogpt.ZeroProjections}
+      data_order: {path: research.plugins.modded_nanogpt.Sequential}
+
+The model has RMSNorm, also behind the embedding, squared ReLU, normalized queries and keys, and
+RoPE.
 
 Shapes: B sequences, T tokens, D = d_model, H heads of K = D / H.
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.base import Family, LanguageModel, Weight
+from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.gpt2 import GPT2Block
+from coupled_adam_bench.models.plug_ins import ArchitecturePlugIn, InitializationPlugIn
 from coupled_adam_bench.models.stablelm import StableLM, rotate
-from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
+from coupled_adam_bench.study.settings import Training
+from coupled_adam_bench.training.order import DataOrderPlugIn
 
 ATTENTION_SCALE = 0.12
 """Factor of the products of queries and keys, in place of 1 / sqrt(K)."""
@@ -63,12 +74,15 @@ class ModdedNanoGPTBlock(GPT2Block):
         return self.mlp_proj(F.relu(self.mlp_fc(x_BTD)).square())  # type: ignore[no-any-return]
 
 
-class ModdedNanoGPT(StableLM):
+class ModdedNanoGPT(StableLM, ArchitecturePlugIn):
     """Rotary positions as in StableLM, and a norm behind the embedding."""
 
+    contract = 1
     block_type = ModdedNanoGPTBlock
 
-    def __init__(self, *, rope_base: float, rope_fraction: float, **sizes: Any) -> None:
+    def __init__(
+        self, *, rope_base: float = 10_000.0, rope_fraction: float = 1.0, **sizes: Any
+    ) -> None:
         # StableLM's layers have an option that these have not.
         LanguageModel.__init__(self, **sizes)
         self.rope_base, self.rope_fraction = rope_base, rope_fraction
@@ -80,39 +94,41 @@ class ModdedNanoGPT(StableLM):
         return self.ln_0(x_BTD), *tables
 
 
-def weights(model: ModdedNanoGPT) -> Iterator[Weight]:
-    """Yield the weights of a model, whose names in the file are ours: transformers has no such
-    model."""
-    yield Weight("embedding", (ARCHITECTURES["modded_nanogpt"].embedding,))
-    for name in ("ln_0", "ln_f") if model.tied else ("ln_0", "ln_f", "head"):
-        yield Weight(name, ("lm_head" if name == "head" else name,))
-    parts = (
-        "ln_1",
-        "ln_2",
-        "attn_qkv.q",
-        "attn_qkv.k",
-        "attn_qkv.v",
-        "attn_proj",
-        "mlp_fc",
-        "mlp_proj",
-    )
-    for name in (f"blocks.{layer}.{part}" for layer in range(model.n_layer) for part in parts):
-        yield Weight(name, (name,))
+class ZeroProjections(InitializationPlugIn):
+    """The head and the matrices behind attention and MLP are 0; the embedding has the standard
+    deviation 1, and the rest sqrt(0.33 / inputs)."""
+
+    contract = 1
+
+    def fill(
+        self,
+        name: str,
+        matrix: Tensor,
+        model: LanguageModel,  # noqa: ARG002 - as of all
+        generator: torch.Generator,
+    ) -> None:
+        """Fill a matrix with normal values."""
+        if name == "embedding.weight":
+            std = 1.0
+        elif "_proj." in name or name == "head.weight":
+            std = 0.0
+        else:
+            std = math.sqrt(0.33 / matrix.shape[1])
+        matrix.normal_(0.0, std, generator=generator)
 
 
-FAMILY = Family(
-    ModdedNanoGPT,
-    weights,
-    {
-        "vocab_size": "vocab_size",
-        "seq_len": "max_position_embeddings",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-        "d_model": "hidden_size",
-        "d_ffn": "intermediate_size",
-        "tied": "tie_word_embeddings",
-        "rope_base": "rope_theta",
-        "rope_fraction": "partial_rotary_factor",
-    },
-    {"architectures": ["ModdedNanoGPT"]},
-)
+class Sequential(DataOrderPlugIn):
+    """Windows without overlap as they lie in the text, the same for all seeds; after the last whole
+    one, the first comes again."""
+
+    contract = 1
+
+    def __init__(self, n_tokens: int, training: Training, seed: int) -> None:  # noqa: ARG002
+        self.batch, self.seq_len = training.batch_sequences, training.seq_len
+        self.n_windows = (n_tokens - 1) // training.seq_len
+
+    def positions(self, step: int) -> npt.NDArray[np.int64]:
+        """Return where the inputs of a step lie, shape BT."""
+        numbers = np.arange(step * self.batch, (step + 1) * self.batch)
+        starts = numbers % self.n_windows * self.seq_len
+        return starts[:, None] + np.arange(self.seq_len)

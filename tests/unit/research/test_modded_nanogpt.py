@@ -2,16 +2,17 @@
 values and export."""
 
 import math
-from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from research.plugins.modded_nanogpt import ZeroProjections
 from torch.nn import functional as F
 
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.models.export import load_model, save_model
-from coupled_adam_bench.study.settings import Model
+from coupled_adam_bench.study.settings import Model, Training
+from coupled_adam_bench.training.order import order_of
 
 VOCAB_SIZE, SEQ_LEN, N_HEAD, D_HEAD = 37, 12, 2, 16
 BASE = 1024 ** (
@@ -23,14 +24,16 @@ BASE = 1024 ** (
 def model() -> LanguageModel:
     settings = Model(
         name="m",
-        architecture="modded_nanogpt",
+        architecture={
+            "path": "research.plugins.modded_nanogpt.ModdedNanoGPT",
+            "arguments": {"rope_base": BASE, "rope_fraction": 0.5},
+        },
+        parameters=2 * (12 * (N_HEAD * D_HEAD) ** 2 + 2 * N_HEAD * D_HEAD) + 2 * N_HEAD * D_HEAD,
         n_layer=2,
         n_head=N_HEAD,
         d_model=N_HEAD * D_HEAD,
         tied=False,
         learning_rate=0.01,
-        rope_base=BASE,
-        rope_fraction=0.5,
     )
     model = build_model(settings, VOCAB_SIZE, SEQ_LEN, soft_cap=15.0)
     model.init_weights(0, 0.3)
@@ -80,7 +83,7 @@ def test_the_logits_are_those_of_the_formulas(model: LanguageModel) -> None:
 
 
 def test_initial_values(model: LanguageModel) -> None:
-    model.init_weights(3, "zero_projections")
+    model.init_weights(3, ZeroProjections())
     expected = {
         "embedding": 1.0,
         "q": math.sqrt(0.33 / 32),
@@ -102,14 +105,15 @@ def test_initial_values(model: LanguageModel) -> None:
     assert model(tokens, tokens).item() == pytest.approx(math.log(VOCAB_SIZE))
 
 
-def test_it_comes_back_as_it_was_saved(
-    model: LanguageModel, tmp_path: Path, tokenizer_folder: Path
-) -> None:
-    save_model(model, tmp_path / "model", tokenizer_folder, eot_id=5)
-    again = load_model(tmp_path / "model")
-    ours, read = model.state_dict(), again.state_dict()
-    assert list(read) == list(ours)
-    assert all(torch.equal(read[name], ours[name]) for name in ours)
-    tokens = torch.randint(0, VOCAB_SIZE, (3, SEQ_LEN))
-    with torch.no_grad():
-        assert torch.equal(again.logits(tokens), model.logits(tokens))
+@pytest.mark.parametrize("seed", [1, 2])
+def test_sequential_reads_the_text_as_it_lies(seed: int) -> None:
+    training = Training(
+        seq_len=8,
+        batch_sequences=12,
+        data_order={"path": "research.plugins.modded_nanogpt.Sequential"},
+    )
+    order = order_of(209, training, seed)  # 26 windows of 8 inputs and a last target
+    run = np.array([order.positions(step)[:, 0] for step in range(5)]).ravel()
+    assert run.tolist() == [8 * (i % 26) for i in range(60)]
+    assert (order.positions(2) == order.positions(2)[:, :1] + np.arange(8)).all()
+    assert order_of(209, training, seed).positions(4)[:, 0].tolist() == run[48:].tolist()
