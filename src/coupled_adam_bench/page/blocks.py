@@ -13,6 +13,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from markupsafe import Markup
 
+from coupled_adam_bench.page.formats import p_value
+from coupled_adam_bench.results.facts import ALPHA
 from coupled_adam_bench.results.groups import GROUP, Group, longest_groups
 from coupled_adam_bench.study.catalogue.metrics import Metric
 
@@ -204,6 +206,11 @@ PLACE_COLUMNS: tuple[Column[Any], ...] = (
     Column(PLACE[1][0], lambda row: row[GROUP].model_label),
 )
 """The columns of a place, for rows of a statistic about groups."""
+
+
+def p_cell(value: float) -> Cell:
+    """Return a p-value as a cell, in a heavier type below the level."""
+    return Cell(p_value(value), "win" if value < ALPHA else "")
 
 
 def label_in(column: str) -> Callable[[Mapping[str, Any]], str]:

@@ -1,16 +1,14 @@
-"""The section on statistics: what survives corrections, what is equal, the same text under two
-models, all tests."""
+"""The section on statistics: what survives corrections, what is equal, and all tests."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, product
-from math import inf, isnan, nan
+from math import inf, nan
 from typing import Any
 
 from markupsafe import Markup
 
 from coupled_adam_bench.page.blocks import (
-    PLACE,
     PLACE_COLUMNS,
     Block,
     Cell,
@@ -19,31 +17,27 @@ from coupled_adam_bench.page.blocks import (
     Grid,
     Heading,
     Items,
-    Kind,
-    P,
     Text,
     label_in,
     listed,
+    p_cell,
     place_of,
     symbol,
 )
 from coupled_adam_bench.page.formats import (
-    MISSING,
     interval,
     p_equals,
-    p_value,
     plural,
     significant,
 )
+from coupled_adam_bench.report import same_text
 from coupled_adam_bench.results.facts import Outcome
 from coupled_adam_bench.results.groups import GROUP
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics import compare, paired_text
-from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Row, Section
-from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
+from coupled_adam_bench.statistics import compare
+from coupled_adam_bench.statistics.declared import Material, Row, Section
 from coupled_adam_bench.statistics.pairs import BETTER, TWO_SIDED, TWO_SIDED_PAIRED
 from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.plan import Plan
 
 TESTS = {
@@ -72,20 +66,6 @@ def tested_rows(study: StudyResults, name: str) -> list[Row]:
 
 METRIC, COMPARISON = "measured", "comparison"
 """The keys under which these rows have their metric and their comparison."""
-
-
-def _p(value: float) -> Cell:
-    return Cell(p_value(value), "win" if value < ALPHA else "")
-
-
-def _sure(row: Row) -> str:
-    """Return a difference with its interval below it, if it has one."""
-    text = significant(row["difference"])
-    return (
-        text
-        if isnan(row["low"])
-        else Markup("{}<br><small>{}</small>").format(text, _interval(row))
-    )
 
 
 def _interval(row: Row, of: str = "") -> str:
@@ -148,73 +128,12 @@ def _equal(study: StudyResults, name: str) -> Iterator[str]:
                 )
 
 
-_TEXT: tuple[tuple[str, Kind] | Metric, ...] = (
-    *PLACE,
-    ("Optimizer", "row"),
-    ("minus", "text"),
-    ("held-out documents", "number"),
-    METRICS["loss"],
-    P,
-    ("seeds", "number"),
-    ("documents", "number"),
-    METRICS["acc"],
-    P,
-)
-
-
-def _text_line(rows: Sequence[Row]) -> list[str | Cell]:
-    """Return the line of two optimizers, given their rows of ``paired.csv``: of all seeds where
-    there are several.
-
-    Next to the loss stands at how many seeds it differs in the same direction as over all.
-    """
-    first = rows[0]
-    seed = ALL_SEEDS if any(row["seed"] == ALL_SEEDS for row in rows) else first["seed"]
-    shown = {(row["unit"], row["task"]): row for row in rows if row["seed"] == seed}
-    loss = shown[HELD_OUT, METRICS["loss"].task]
-    of_seeds = [
-        row["difference"] for row in rows if row["unit"] == HELD_OUT and row["seed"] != ALL_SEEDS
-    ]
-    agreeing = sum(difference * loss["difference"] > 0 for difference in of_seeds)
-    group = first[GROUP]
-    labels = [group.optimizer_labels[first[side]] for side in ("optimizer", "reference")]
-    place = [group.tokens_label, group.model_label, *labels]
-    accuracy = _text_cells(shown.get((DOCUMENTS, AVERAGE)))
-    return [*place, *_text_cells(loss), f"{agreeing} of {len(of_seeds)}", *accuracy]
-
-
-def _text_cells(row: Row | None) -> list[str | Cell]:
-    return [MISSING] * 3 if row is None else [str(row["n"]), _sure(row), _p(row["p_value"])]
-
-
-def _same_text(material: Material) -> Iterator[Block]:
-    yield Heading("The same text under two models")
-    yield Text(
-        Markup(
-            "Models of one seed are compared document by document, of held-out text and of the"
-            ' downstream tasks. Over seeds, a document counts once, with its mean difference; "2 of'
-            ' 3" seeds have a difference of the loss in the same direction. These <i>p</i> are'
-            " two-sided. They say whether other text of the kind would show the same difference"
-            " between these very models, also where there is one seed; they do not say what other"
-            " seeds would show. Each task, each seed and what is missing: <a"
-            ' href="../paired.csv">paired.csv</a>.'
-        )
-    )
-    for table, rows in material.by_table(paired_text.STATISTIC):
-        pairs: defaultdict[Any, list[Row]] = defaultdict(list)
-        for row in rows:
-            pairs[row[GROUP].place, row["optimizer"]].append(row)
-        lines = [_text_line(found) for found in pairs.values()]
-        yield Heading(table.title, 4)
-        yield Grid(f"The same text, {table.title}", listed(*_TEXT), lines, tall=True)
-
-
 def _number(heading: str, column: str) -> Column[Row]:
     return Column(heading, lambda row: significant(row[column]), "number")
 
 
 def _p_column(heading: str, column: str) -> Column[Row]:
-    return Column(Markup("<i>p</i>{}").format(heading), lambda row: _p(row[column]), "number")
+    return Column(Markup("<i>p</i>{}").format(heading), lambda row: p_cell(row[column]), "number")
 
 
 def _ends(heading: str, of: str) -> Column[Row]:
@@ -323,7 +242,7 @@ def _blocks(material: Material) -> Iterator[Block]:
             )
         )
         yield Items(equal)
-    yield from _same_text(material)
+    yield from same_text.blocks(material)
     yield Heading("The best of each block against the others, over seeds")
     title = Column[Row]("Table", lambda row: study.layout.tables[row[GROUP].table].title)
     columns = [title, *_NUMBERS, *(_EQUIVALENCE if margins else ())]

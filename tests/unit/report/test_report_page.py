@@ -20,10 +20,11 @@ from sections import html_of
 
 from coupled_adam_bench.page.blocks import MOST_ROWS, Column, Grid
 from coupled_adam_bench.report import make
-from coupled_adam_bench.report.contents import statistics_of, study_files
+from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.report.manifest import manifest_of
+from coupled_adam_bench.report.record import study_files
 from coupled_adam_bench.results.facts import Comparison, Outcome
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, layout_of
 from coupled_adam_bench.results.study_results import Decided, StudyResults, records

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from coupled_adam_bench.report.contents import study_files
+from coupled_adam_bench.report.record import study_files
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import check_plain, sha256_file, write_json
 from coupled_adam_bench.store.runs import read_run

@@ -19,7 +19,8 @@ from typing import Any
 import yaml
 
 from coupled_adam_bench.machine.process import environment
-from coupled_adam_bench.report import contents, manifest
+from coupled_adam_bench.report import manifest
+from coupled_adam_bench.report.record import study_files
 from coupled_adam_bench.store.runs import FINISHED
 from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan.cells import data_digest
@@ -155,7 +156,7 @@ def _check_files(opened: form.Opened, recorded: Recorded) -> None:
         if name in there:
             raise ValueError(f"{folder / name}: is no file of this bundle; remove it")
         raise ValueError(f"{folder / name}: is missing; make the bundle again")
-    for name, text in contents.study_files(plan).items():
+    for name, text in study_files(plan).items():
         form.refuse_bombs(folder / name, opened.files[name])
         # Comments, the order of settings, and settings that this version no longer has, say nothing
         # about the results.

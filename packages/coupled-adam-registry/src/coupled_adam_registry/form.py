@@ -23,7 +23,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from coupled_adam_bench.report.contents import statistics_of, study_files
+from coupled_adam_bench.report.contents import statistics_of
+from coupled_adam_bench.report.record import study_files
 from coupled_adam_bench.store.files import gunzip, read_folder
 from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.plan.preregistration import Stated, read_stated

@@ -25,8 +25,8 @@ from coupled_adam_bench.page.blocks import (
     with_arrow,
 )
 from coupled_adam_bench.page.formats import MISSING, fixed, shorthand, with_interval
-from coupled_adam_bench.report.contents import environments
 from coupled_adam_bench.report.make import write_page
+from coupled_adam_bench.report.record import environments
 from coupled_adam_bench.statistics.preregistered import stated_in_advance
 from coupled_adam_bench.study.catalogue.metrics import Metric
 from coupled_adam_bench.study.plan.cells import readable_count
