@@ -225,6 +225,7 @@ class Trainer:
                 loss += cross_entropy.detach()
         self.optimizers.add_mu_loss_gradient()
         self.before_clipping()
+        # These are all parameters, without a walk over the modules.
         grad_norm = self.optimizers.clip_grad_norm_(self.names, training.grad_clip)
         self.optimizers.step()
         self.optimizers.zero_grad()
