@@ -14,6 +14,7 @@ SMALLEST = {
     "compare": "--seeds 2",
     "contexts": "--vocab-size 512 --sequences 2 --contexts 16 --d-model 8 --rounds 1",
     "counts": "--families 20",
+    "demo": "--rounds 1 --cores 1 --target data",
     "density": "",
     "embeddings": "--shape 512x16 --repeats 1",
     "error_rates": "--studies 20",

@@ -426,7 +426,7 @@ def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
         "paper_sgd": 72,
         "paper_scale": 33,
     }
-    expected |= {"demo": 8, "optimizers": 5, "tuned": 9}  # jobs of three to five cells
+    expected |= {"demo": 4, "optimizers": 5, "tuned": 9}  # jobs of three to ten cells
     assert sum(training.values()) == expected[name]
     found = set(
         re.findall(r"^rule (\w+):(?:\n    .*)*?\n    resources: .*gpu=(\d+)", result.stdout, re.M)

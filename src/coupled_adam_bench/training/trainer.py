@@ -201,7 +201,8 @@ class Trainer:
                 loss += cross_entropy.detach()
         self.optimizers.add_mu_loss_gradient()
         self.before_clipping()
-        grad_norm = self.optimizers.clip_grad_norm_(self.model.parameters(), training.grad_clip)
+        # These are all parameters, without a walk over the modules.
+        grad_norm = self.optimizers.clip_grad_norm_(self.names, training.grad_clip)
         self.optimizers.step()
         self.optimizers.zero_grad()
         return loss, whole(grad_norm)

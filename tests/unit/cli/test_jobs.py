@@ -75,6 +75,22 @@ def test_no_evaluations_start_for_a_few_cells(name, monkeypatch):
     assert min(sizes) >= max(sizes) / 2
 
 
+def test_the_demo_starts_few_processes_and_gives_two_processors_work_until_the_end(monkeypatch):
+    """Each start of torch takes as long as a hundred steps of the demo."""
+    monkeypatch.chdir(CONFIG.parents[1])
+    plan = make_plan(parse_any_study(read_study_file(CONFIG / "demo.yaml")), [CONFIG])
+    jobs = Jobs(plan)
+    assert len(jobs.training) <= 4
+    assert len(jobs.evaluation) == 1
+    work = [sum(plan.cells[cell].flops for cell in cells) for cells in jobs.training.values()]
+    busy = [0, 0]
+    for flops in sorted(work, reverse=True):  # the longest job comes first (rules/train.smk)
+        busy[busy.index(min(busy))] += flops
+    assert max(busy) < 0.55 * sum(work)
+    # Nothing is imported into MLflow beside the jobs, by a process of its own.
+    assert start.start_live_import(jobs, ["train_cells"]) is None
+
+
 def run_killed(jobs, wildcards, tmp_path, ends: list[str]) -> None:
     """Run a job's command once for each of these ends, as Snakemake would."""
     (jobs.study_dir / "logs").mkdir(parents=True, exist_ok=True)
