@@ -14,8 +14,8 @@ there, and the lines that it rests on:
         - english/tests.csv table=table1 n_tokens=2398208 metric=r_bar optimizer=coupled_adam
           p_value<0.05
 
-A file is looked for in the folder of its study in the book, then in the bundle that the page of the
-study links, then in docs/examples. ``=`` selects lines, and exactly one must be left, or as many as
+A file is looked for in the folder of its study in the book, then in the bundle there, then in
+docs/examples. ``=`` selects lines, and exactly one must be left, or as many as
 ``lines=`` says; ``a|b`` selects a line for each. For ``<``, ``>`` and ``==`` a column is compared;
 ``~`` asks for the same number, rounded to the digits that stand there, and the sentence has that
 number.
@@ -56,7 +56,6 @@ from scipy import stats
 BOOK = Path(__file__).parent
 ROOT = BOOK.parent
 CLAIM = re.compile(r"(?P<column>\w+)(?P<operator>==|[=<>~])(?P<text>.+)")
-BUNDLE = re.compile(r"\]\(\.\./\.\./(registry/[0-9a-f]{64})\)")
 OTHERS = ("every", "lines", "holding", "seeds")
 """Words of a claim that select no column."""
 
@@ -79,9 +78,7 @@ def entries() -> list[Entry]:
 def places(study: str) -> Iterator[Path]:
     """Yield the folders that may hold a file of a study."""
     yield BOOK / study
-    page = BOOK / study / "README.md"
-    if page.exists() and (bundle := BUNDLE.search(page.read_text(encoding="utf-8"))):
-        yield ROOT / bundle[1]
+    yield BOOK / study / "bundle"
     yield ROOT / "docs" / "examples" / study
 
 

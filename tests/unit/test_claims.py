@@ -239,7 +239,7 @@ def test_what_is_claimed_is_exported_for_machines(tmp_path, monkeypatch):
     first = next(entry for entry in exported if entry["page"] == "research/english/README.md")[
         "claims"
     ][0]
-    assert first["file"].startswith("registry/")
+    assert first["file"].startswith("research/english/bundle/")
     assert first["select"]
     assert all((ROOT / claim["file"]).is_file() for entry in exported for claim in entry["claims"])
     assert all(claim["found"] for entry in exported for claim in entry["claims"])
