@@ -39,7 +39,7 @@ from places import (
 )
 
 from coupled_adam_bench.results.groups import Group
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan.cells import Cell
 
 PAPER_BATCH, PAPER_RATE = 98_304, 6e-4
 """The batch of the paper and, for its smallest model, whose rate the head alone has, the rate."""
