@@ -5,17 +5,13 @@ machines.
 
 ``claims.schema.json`` is the JSON schema of what is exported.
 
-``claims.yaml`` names, for each sentence that rests on results, the page, the sentence as it stands
-there, and the lines that it rests on:
+``pages.py`` says how the sentences are named that rest on results. A claim is a file and what
+selects its lines, and a condition that these meet:
 
-    - page: research/english/README.md
-      sentence: Word similarity is higher.
-      claims:
-        - english/tests.csv table=table1 n_tokens=2398208 metric=r_bar optimizer=coupled_adam
-          p_value<0.05
+    english/tests.csv table=table1 n_tokens=2398208 metric=r_bar optimizer=coupled_adam p_value<0.05
 
-A file is looked for in the folder of its study in the book, then in the bundle that the page of the
-study links, then in docs/examples. ``=`` selects lines, and exactly one must be left, or as many as
+A file is looked for in the folder of its study in the book, then in the bundle there, then in
+docs/examples. ``=`` selects lines, and exactly one must be left, or as many as
 ``lines=`` says; ``a|b`` selects a line for each. For ``<``, ``>`` and ``==`` a column is compared;
 ``~`` asks for the same number, rounded to the digits that stand there, and the sentence has that
 number.
@@ -50,38 +46,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pages import BOOK, ROOT, Entry, entries, need
 from scipy import stats
 
-BOOK = Path(__file__).parent
-ROOT = BOOK.parent
 CLAIM = re.compile(r"(?P<column>\w+)(?P<operator>==|[=<>~])(?P<text>.+)")
-BUNDLE = re.compile(r"\]\(\.\./\.\./(registry/[0-9a-f]{64})\)")
 OTHERS = ("every", "lines", "holding", "seeds")
 """Words of a claim that select no column."""
 
 Line = dict[str, str] | dict[str, float]
-Entry = dict[str, Any]
-
-
-def need(condition: object, message: str) -> None:
-    """Raise ``ValueError`` with a message if a condition does not hold."""
-    if not condition:
-        raise ValueError(message)
-
-
-def entries() -> list[Entry]:
-    """Return the sentences that rest on results, each with its page and its claims."""
-    found: list[Entry] = yaml.safe_load((BOOK / "claims.yaml").read_text(encoding="utf-8"))
-    return found
 
 
 def places(study: str) -> Iterator[Path]:
     """Yield the folders that may hold a file of a study."""
     yield BOOK / study
-    page = BOOK / study / "README.md"
-    if page.exists() and (bundle := BUNDLE.search(page.read_text(encoding="utf-8"))):
-        yield ROOT / bundle[1]
+    yield BOOK / study / "bundle"
     yield ROOT / "docs" / "examples" / study
 
 
@@ -245,24 +223,15 @@ def exported(claim: str) -> dict[str, Any]:
     }
 
 
-def folded(text: str) -> str:
-    """Return a text on one line."""
-    return re.sub(r"\s+", " ", text).strip()
-
-
-@cache
-def prose(page: Path) -> str:
-    """Return a page on one line, without comments."""
-    return folded(re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
-
-
-def checked(entry: Entry) -> Entry:
-    """Return a sentence with its claims for machines; ``ValueError`` if it is not on its page or
-    does not hold."""
-    sentence = folded(entry["sentence"])
-    need(sentence in prose(ROOT / entry["page"]), f"{entry['page']} has no such sentence")
-    claims = [exported(claim) for claim in entry["claims"]]
-    return {"page": entry["page"], "sentence": sentence, "claims": claims}
+def checked(entry: Entry) -> dict[str, Any]:
+    """Return a sentence with its claims for machines; ``ValueError`` if it is not on its page, does
+    not hold, or lacks a number of its claims."""
+    sentence = entry.sentence
+    for number in re.findall(r"~-?(\S+)", " ".join(entry.claims)):
+        said = re.search(rf"(?<![\d.]){re.escape(number)}(?!\.?\d)", sentence)
+        need(said, f"{number} is not said: {sentence}")
+    claims = [exported(claim) for claim in entry.claims]
+    return {"page": entry.page, "sentence": sentence, "claims": claims}
 
 
 def main() -> int:
@@ -281,7 +250,7 @@ def main() -> int:
             found.append(checked(entry))
         except ValueError as error:
             refused += 1
-            print(f"REFUSED: {entry['page']}: {folded(entry['sentence'])}\n  {error}")
+            print(f"REFUSED: {entry.page}: {entry.key}\n  {error}")
     # The rule reads the plans and results of the studies with the bench, and imports this module.
     from rule import problems
 

@@ -33,6 +33,11 @@ from coupled_adam_bench.study.plan.preregistration import read_stated  # noqa: E
 from coupled_adam_bench.tools.verify.recorded import read_recorded  # noqa: E402
 
 
+def bundle_of(study: str) -> Path:
+    """Return the folder with the results of a study."""
+    return BOOK / study / "bundle"
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest that lies in a folder."""
     found: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -74,7 +79,7 @@ def write_statistics(study: str, folder: Path) -> None:
     for statistic in statistics_of(plan):
         if statistic.file in {"tests.csv", "stated.csv"}:
             material.write(statistic)
-            shutil.copyfile(folder / statistic.file, BOOK / study / statistic.file)
+            shutil.copyfile(folder / statistic.file, bundle_of(study) / statistic.file)
 
 
 def main() -> None:
@@ -104,7 +109,7 @@ def main() -> None:
         write_manifest(joined_manifest(own, taken), folder)
         for name in ("results.csv", "manifest.json"):
             packed = gzip.compress((folder / name).read_bytes(), mtime=0)
-            (BOOK / arguments.study / f"{name}.gz").write_bytes(packed)
+            (bundle_of(arguments.study) / f"{name}.gz").write_bytes(packed)
         write_statistics(arguments.study, folder)
         write_tables(arguments.study, folder / "tables")
         for table in (BOOK / arguments.study / "tables").iterdir():

@@ -1,4 +1,5 @@
-"""The places of a study, and what two optimizers differ by at each of them.
+"""The places of a study, what two optimizers differ by at each of them, and on which a claim
+rests.
 
 A place is a table, a number of tokens and what its cells have in common. Its batch, D and rate are
 read from the plan in the study's manifest, and its numbers from ``results.csv``. ``tests.csv`` has
@@ -17,11 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from claims import ROOT, contents_of, file_of, lines_of
+from claims import contents_of, file_of, is_selected, lines_of, read, selections
+from pages import ROOT
 from tables import unpack
 
 from coupled_adam_bench.report.make import Places, material_of
-from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.study_results import StudyResults, records
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.paired import paired_test
@@ -31,6 +33,8 @@ from coupled_adam_bench.tools.verify.recorded import read_recorded
 
 PLACE_AND_PAIR = ("table", "n_params", "n_tokens", "recipe", "metric", "optimizer", "reference")
 """The columns of tests.csv that tell its lines apart."""
+COUNTS = ("seeds", "lines", "holding")
+"""Words of a claim that select neither lines nor values."""
 _SETTINGS = re.compile(r"_(f|b2-)[\d.]+")
 
 
@@ -150,3 +154,89 @@ def _is_same(text: str, value: Any) -> bool:
 def has_results(study: str) -> bool:
     """Tell whether the book has the results of a study."""
     return file_of(f"{study}/results.csv") is not None
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a claim rests on at one place: the metric and the keys of one optimizer or of two."""
+
+    study: str
+    group: Group
+    metric: str
+    optimizers: tuple[str, ...]
+    outcome: str = ""
+    """What became of the hypothesis, for a claim of stated.csv."""
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells of the optimizers, or all of the place."""
+        found = self.group.cells
+        return [cell for key in self.optimizers or found for cell in found[key]]
+
+    @property
+    def contrast(self) -> Contrast | None:
+        """The difference of two optimizers; None for one, and where one seed has no spread."""
+        if len(self.optimizers) != 2 or not self.metric:
+            return None
+        found = contrast(self.study, self.group, self.metric, *self.optimizers)
+        return None if math.isnan(found.low) else found
+
+
+@cache
+def claimed(claim: str) -> tuple[Claimed, ...]:
+    """Return what a claim rests on; nothing for a file that does not say its place."""
+    name, wanted, _ = read(claim)
+    study, _, file = name.partition("/")
+    if not has_results(study):
+        return ()
+    groups = groups_of(study)
+    if file == "results.csv":
+        return tuple(_of_results(study, lines_of(name), wanted))
+    if file in {"tests.csv", "stated.csv"}:
+        return tuple(_of_tests(study, lines_of(name), wanted))
+    # Another file says nothing of the place, which is known where the study has only one.
+    return (Claimed(study, groups[0], "", ()),) if len(groups) == 1 else ()
+
+
+def _of_results(
+    study: str, lines: list[dict[str, str]], wanted: dict[str, str]
+) -> Iterator[Claimed]:
+    wanted = {name: text for name, text in wanted.items() if name not in COUNTS}
+    metrics = results_of(study).layout.metrics
+    for selected in selections(lines, wanted):
+        own = {name: text for name, text in selected.items() if not name.startswith("reference")}
+        keys = [(selected.get("optimizer", ""), own)]
+        if "reference" in selected:
+            changed = {
+                name[10:]: text for name, text in selected.items() if name.startswith("reference_")
+            }
+            keys.append(
+                (selected["reference"], own | {"optimizer": selected["reference"]} | changed)
+            )
+        # The same name of another task, such as a part of the rows, is another quantity.
+        known = metrics.get(selected.get("metric", ""))
+        metric = known.name if known and known.task == selected.get("task", "") else ""
+        ids = [{line["cell"] for line in lines if is_selected(line, which)} for _, which in keys]
+        for group in groups_of(study):
+            there = {key: {cell.id for cell in cells} for key, cells in group.cells.items()}
+            found = [[key for key, cells in there.items() if cells & each] for each in ids]
+            if all(found):
+                yield Claimed(study, group, metric, tuple(keys[0] for keys in found))
+
+
+def _of_tests(study: str, lines: list[dict[str, str]], wanted: dict[str, str]) -> Iterator[Claimed]:
+    wanted = {name: text for name, text in wanted.items() if name not in COUNTS}
+    for selected in selections(lines, wanted):
+        for line in lines:
+            if is_selected(line, selected):
+                first, second = (
+                    (line["better"], line["than"])
+                    if "better" in line
+                    else (line["optimizer"], line["reference"])
+                )
+                for group in groups_of(study):
+                    place = dict(zip(GROUP_COLUMNS, group.place, strict=True))
+                    if all(line[name] == str(value) for name, value in place.items()):
+                        yield Claimed(
+                            study, group, line["metric"], (first, second), line.get("outcome", "")
+                        )

@@ -7,185 +7,51 @@
 - Optimizers that differ in their rates are not said to differ in one thing alone.
 - A hypothesis that failed is told where the confirmed ones are: all of them on the page of the
   study, and on another page those of the same metric that share an optimizer with a confirmed one.
-- On the page that sums up the book a decimal number belongs to a claim, or its sentence has a link.
+- A sentence of the book with a decimal number has a claim, or, on the page that sums up the book, a
+  link.
 - How often a page says that its text is read is what the numbers of tokens give.
+- Words that promise more than one line are held to it. Where a sentence says *every, all, each, no,
+  none* or *nobody*, one of its claims has ``every=``. An *own rate* was chosen at the number of
+  tokens that the claim names, and *as much* has both ends of an interval. What stands in bold on a
+  page of the book has a claim.
 """
 
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from claims import (
-    BOOK,
-    ROOT,
-    Entry,
-    file_of,
-    folded,
-    is_selected,
-    lines_of,
-    read,
-    rounded,
-    selections,
-)
+from claims import file_of, lines_of, read, rounded
+from pages import BOOK, ROOT, SUMMARY, Entry, block_of, blocks_of, prose
 from places import (
-    Contrast,
+    Claimed,
     batch_of,
-    contrast,
+    claimed,
     elsewhere,
     groups_of,
     has_results,
     kind,
     like,
     rate_of,
-    results_of,
     stale,
     times_read,
 )
 
-from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
+from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.study.plan.cells import Cell
 
-SUMMARY = "research/README.md"
 PAPER_BATCH, PAPER_RATE = 98_304, 6e-4
 """The batch of the paper and, for its smallest model, whose rate the head alone has, the rate."""
 READ_TIMES = re.compile(r"\b(?:read|drawn) ([\d.]*\d) times|([\d.]*\d)\s+passes over the text")
 DECIMAL = re.compile(r"(?<![\w.])-?\d+\.\d")
-COUNTS = ("seeds", "lines", "holding")
-"""Words of a claim that select neither lines nor values."""
 SIGN = re.compile(r"\b(paired_)?(difference|low|high)[<>~]")
 """The condition of a claim that says which of two optimizers has more."""
+TOKENS = re.compile(r"[\d.]*\d([KMB]\b| million)")
 SETTING = re.compile(r"(beta2|beta1) (=|of) [\d.]*\d")
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """What a claim rests on at one place: the metric and the keys of one optimizer or of two."""
-
-    study: str
-    group: Group
-    metric: str
-    optimizers: tuple[str, ...]
-    outcome: str = ""
-    """What became of the hypothesis, for a claim of stated.csv."""
-
-    @property
-    def cells(self) -> list[Cell]:
-        """The cells of the optimizers, or all of the place."""
-        found = self.group.cells
-        return [cell for key in self.optimizers or found for cell in found[key]]
-
-    @property
-    def contrast(self) -> Contrast | None:
-        """The difference of two optimizers; None for one, and where one seed has no spread."""
-        if len(self.optimizers) != 2 or not self.metric:
-            return None
-        found = contrast(self.study, self.group, self.metric, *self.optimizers)
-        return None if math.isnan(found.low) else found
-
-
-@cache
-def claimed(claim: str) -> tuple[Claimed, ...]:
-    """Return what a claim rests on; nothing for a file that does not say its place."""
-    name, wanted, _ = read(claim)
-    study, _, file = name.partition("/")
-    if not has_results(study):
-        return ()
-    groups = groups_of(study)
-    if file == "results.csv":
-        return tuple(_of_results(study, lines_of(name), wanted))
-    if file in {"tests.csv", "stated.csv"}:
-        return tuple(_of_tests(study, lines_of(name), wanted))
-    # Another file says nothing of the place, which is known where the study has only one.
-    return (Claimed(study, groups[0], "", ()),) if len(groups) == 1 else ()
-
-
-def _of_results(
-    study: str, lines: list[dict[str, str]], wanted: dict[str, str]
-) -> Iterator[Claimed]:
-    wanted = {name: text for name, text in wanted.items() if name not in COUNTS}
-    metrics = results_of(study).layout.metrics
-    for selected in selections(lines, wanted):
-        own = {name: text for name, text in selected.items() if not name.startswith("reference")}
-        keys = [(selected.get("optimizer", ""), own)]
-        if "reference" in selected:
-            changed = {
-                name[10:]: text for name, text in selected.items() if name.startswith("reference_")
-            }
-            keys.append(
-                (selected["reference"], own | {"optimizer": selected["reference"]} | changed)
-            )
-        # The same name of another task, such as a part of the rows, is another quantity.
-        known = metrics.get(selected.get("metric", ""))
-        metric = known.name if known and known.task == selected.get("task", "") else ""
-        ids = [{line["cell"] for line in lines if is_selected(line, which)} for _, which in keys]
-        for group in groups_of(study):
-            there = {key: {cell.id for cell in cells} for key, cells in group.cells.items()}
-            found = [[key for key, cells in there.items() if cells & each] for each in ids]
-            if all(found):
-                yield Claimed(study, group, metric, tuple(keys[0] for keys in found))
-
-
-def _of_tests(study: str, lines: list[dict[str, str]], wanted: dict[str, str]) -> Iterator[Claimed]:
-    wanted = {name: text for name, text in wanted.items() if name not in COUNTS}
-    for selected in selections(lines, wanted):
-        for line in lines:
-            if is_selected(line, selected):
-                first, second = (
-                    (line["better"], line["than"])
-                    if "better" in line
-                    else (line["optimizer"], line["reference"])
-                )
-                for group in groups_of(study):
-                    place = dict(zip(GROUP_COLUMNS, group.place, strict=True))
-                    if all(line[name] == str(value) for name, value in place.items()):
-                        yield Claimed(
-                            study, group, line["metric"], (first, second), line.get("outcome", "")
-                        )
-
-
-# Pages.
-
-
-@dataclass(frozen=True)
-class Block:
-    """A paragraph or a list item of a page, on one line, with all of its section up to its end and
-    what stands above the first section."""
-
-    text: str
-    section: str
-    head: str
-
-
-@cache
-def blocks_of(page: Path) -> tuple[Block, ...]:
-    """Return the paragraphs and list items of a page."""
-    text = re.sub(r"^```.*?^```|<!--.*?-->", "", page.read_text("utf-8"), flags=re.M | re.S)
-    sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
-    found = []
-    for section in sections:
-        above = ""
-        for block in re.split(r"\n\s*\n|\n(?=\s*- )", section):
-            above = f"{above} {folded(block)}"
-            found.append(Block(folded(block), above, folded(sections[0])))
-    return tuple(found)
-
-
-def block_of(entry: Entry) -> Block:
-    """Return the paragraph or list item of a sentence; one that spans several has their text."""
-    sentence = folded(entry["sentence"])
-    blocks = blocks_of(ROOT / entry["page"])
-    for block in blocks:
-        if sentence in block.text:
-            return block
-    (first, *_) = [block for block in blocks if sentence in block.section] or blocks[-1:]
-    return Block(first.section, first.section, first.head)
-
-
-# The rule.
+QUANTIFIER = re.compile(r"\b(every|all|each|no|none|nobody)\b", re.IGNORECASE)
+OWN_RATE = re.compile(r"\bown (learning )?rates?\b", re.IGNORECASE)
+HEADLINE = re.compile(r"\*\*([^*]+\.)\*\*")
 
 
 def names_batch(text: str, cell: Cell) -> bool:
@@ -239,22 +105,25 @@ def varies(one: Claimed, what: str) -> bool:
 
 def unnamed(entry: Entry) -> Iterator[str]:
     """Yield which batches, numbers of tokens and rates a sentence with numbers does not name."""
-    block, page = block_of(entry), ROOT / entry["page"]
-    sentence = folded(entry["sentence"])
-    # A table names its places in its columns.
-    has_number = DECIMAL.search(SETTING.sub("", sentence)) and not block.text.startswith("|")
-    # What is said of every place names none.
-    for claim in entry["claims"] if has_number else ():
-        for one in claimed(claim) if "every=" not in claim else ():
-            own = page.parent.name == one.study
+    block, sentence = block_of(entry), entry.sentence
+    has_number = DECIMAL.search(SETTING.sub("", sentence))
+    for claim in entry.claims if has_number else ():
+        _, wanted, _ = read(claim)
+        # What is said of every number of tokens names none.
+        is_every = "n_tokens" in wanted.get("every", "")
+        for one in claimed(claim):
+            own = entry.path.parent.name == one.study
             wide = block.section + (block.head if own else "")
             # Where all runs have as many steps, these say once how many tokens a batch makes of it.
             steps = f"{one.group.first.steps:,} steps"
             has_steps = steps in wide and not varies(one, "steps")
             for what, names in NAMES.items():
-                text = block.text if varies(one, what) else wide
+                # The rows of a table have in common what stands above them.
+                is_row = block.text.startswith("|")
+                text = block.text if varies(one, what) and not is_row else wide
+                is_said = names is names_tokens and (has_steps or is_every)
                 for cell in one.cells:
-                    if not names(text, cell) and not (has_steps and names is names_tokens):
+                    if not is_said and not names(text, cell):
                         yield f"{what} {VALUES[what](cell):g} of {one.study} is not named"
                         break
             rates = {rate_of(cell) for cell in one.cells}
@@ -277,12 +146,12 @@ def untold_places(entry: Entry, others: list[Entry]) -> Iterator[str]:
     claims = [
         claim
         for each in others
-        if each["page"] == entry["page"] and block_of(each) == block
-        for claim in each["claims"]
+        if each.page == entry.page and block_of(each) == block
+        for claim in each.claims
     ]
     found = [one for claim in claims if SIGN.search(claim) for one in claimed(claim)]
     told = {place_of(one.study, one.group, one.metric, one.optimizers) for one in found}
-    for claim in entry["claims"]:
+    for claim in entry.claims:
         for one in claimed(claim) if SIGN.search(claim) else ():
             here = one.contrast
             if here is None or here.sign == 0:
@@ -305,8 +174,8 @@ def untold_failures(page: str, entries: list[Entry]) -> Iterator[str]:
     found = [
         (claim, one)
         for entry in entries
-        if entry["page"] == page
-        for claim in entry["claims"]
+        if entry.page == page
+        for claim in entry.claims
         if "/stated.csv" in claim and "hypothesis=" in claim
         for one in claimed(claim)
     ]
@@ -334,13 +203,17 @@ def untold_failures(page: str, entries: list[Entry]) -> Iterator[str]:
 
 
 def unclaimed_numbers(page: str, entries: list[Entry]) -> Iterator[str]:
-    """Yield the sentences of a page with a number that no claim has and no link gives."""
-    said = [folded(entry["sentence"]) for entry in entries if entry["page"] == page]
+    """Yield the sentences with a number that no claim has and no link gives: on the page that sums
+    up the book, and among what the page of a study found and did not find."""
+    said = [entry.sentence for entry in entries if entry.page == page]
+    of_study = page != SUMMARY
     for block in blocks_of(ROOT / page):
-        if block.text.startswith(("|", "#", "!")):
-            continue
-        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z*])", block.text.removeprefix("- ")):
-            has_number = DECIMAL.search(SETTING.sub("", sentence)) and "](" not in sentence
+        is_found = block.section.startswith((" ## Found", " ## Not found"))
+        for sentence in block.sentences if is_found or not of_study else ():
+            text = SETTING.sub("", sentence)
+            # What a study read and how often is no result.
+            text = READ_TIMES.sub("", TOKENS.sub("", text)) if of_study else text
+            has_number = DECIMAL.search(text) and "](" not in sentence
             if has_number and not any(sentence in each or each in sentence for each in said):
                 yield f"no claim and no link: {sentence}"
 
@@ -360,21 +233,62 @@ def readings(page: str) -> Iterator[str]:
                 yield f"{study}: no place reads its text {said} times, but {times}"
 
 
+def is_chosen_there(claim: str) -> bool:
+    """Tell whether the rates of a claim's optimizers were chosen at the number of tokens that it
+    names."""
+    name, wanted, _ = read(claim)
+    file = f"{Path(name).parent}/tuning.csv"
+    optimizers = {wanted[column] for column in ("optimizer", "reference") if column in wanted}
+    if file_of(file) is None or "n_tokens" not in wanted or not optimizers:
+        return False
+    chosen = {
+        (line["optimizer"], line["n_tokens"]) for line in lines_of(file) if line["chosen"] == "True"
+    }
+    return all((optimizer, wanted["n_tokens"]) in chosen for optimizer in optimizers)
+
+
+def unkept(entry: Entry) -> Iterator[str]:
+    """Yield what a sentence promises and its claims do not cover."""
+    sentence = entry.sentence
+    if QUANTIFIER.search(sentence) and not any("every=" in claim for claim in entry.claims):
+        yield "no claim with every="
+    has_interval = any("low~" in claim and "high~" in claim for claim in entry.claims)
+    if "as much" in sentence and not has_interval:
+        yield "no interval"
+    if OWN_RATE.search(sentence) and not any(map(is_chosen_there, entry.claims)):
+        yield "the rate was chosen at other numbers of tokens"
+
+
+def loose(page: str, entries: list[Entry]) -> Iterator[str]:
+    """Yield the headlines of a page, and its sentences on own rates, that no claim has."""
+    said = [entry.sentence for entry in entries if entry.page == page]
+    for block in blocks_of(ROOT / page):
+        for sentence in block.sentences:
+            if OWN_RATE.search(sentence) and not any(sentence in each for each in said):
+                yield f"no claim: {sentence}"
+    for headline in HEADLINE.findall(prose(ROOT / page)) if page != "README.md" else ():
+        if not any(headline in each for each in said):
+            yield f"no claim: {headline}"
+
+
 def problems(entries: list[Entry]) -> Iterator[str]:
-    """Yield what breaks the rule: on README and the pages of the book, and in the tests of the
-    studies."""
-    of_book = [entry for entry in entries if not entry["page"].startswith("docs/")]
-    for entry in of_book:
-        where = f"{entry['page']}: {folded(entry['sentence'])}"
-        for problem in sorted({*unnamed(entry), *untold_places(entry, of_book)}):
-            yield f"{where}\n  {problem}"
-    for page in sorted({entry["page"] for entry in of_book}):
-        for problem in (*untold_failures(page, of_book), *readings(page)):
+    """Yield what breaks the rule: on README, the pages of the book and of docs, and in the tests of
+    the studies."""
+    for entry in entries:
+        found = {*unkept(entry)}
+        # A page of docs shows a number as an example of where it comes from.
+        if not entry.page.startswith("docs/"):
+            found |= {*unnamed(entry), *untold_places(entry, entries)}
+        for problem in sorted(found):
+            yield f"{entry.page}: {entry.sentence}\n  {problem}"
+    for page in sorted({entry.page for entry in entries}):
+        for problem in (*untold_failures(page, entries), *readings(page)):
             yield f"{page}: {problem}"
-    for problem in unclaimed_numbers(SUMMARY, of_book):
-        yield f"{SUMMARY}: {problem}"
-    for page in sorted(BOOK.glob("*/README.md")):
-        study = page.parent.name
+    for path in sorted(BOOK.glob("**/README.md")):
+        page = path.relative_to(ROOT).as_posix()
+        for problem in (*unclaimed_numbers(page, entries), *loose(page, entries)):
+            yield f"{page}: {problem}"
+    for study in sorted(page.parent.name for page in BOOK.glob("*/README.md")):
         changed = stale(study) if file_of(f"{study}/tests.csv") else []
         if changed:
             yield (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from claims import file_of
+from pages import entries
 from tables import write_tables
 
 from coupled_adam_bench.study.settings import load_any_study
@@ -105,17 +106,21 @@ def test_a_page_shows_the_tables_and_figures_that_lie_beside_it(folder):
     )
 
 
-FORM = {"results.csv", "tests.csv", "stated.csv", "tuning.csv"}
-"""The tables of a bundle, which a study without one has in its folder."""
+@pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)
+def test_the_results_of_a_study_lie_in_its_bundle(folder):
+    names = {"manifest.json.gz", "results.csv.gz", "tests.csv", "stated.yaml", "tuning.csv"}
+    assert not [file for file in folder.iterdir() if file.name in names]
+    bundle = folder / "bundle"
+    assert bundle.is_dir() == (file_of(f"{folder.name}/results.csv") is not None)
 
 
 def test_each_file_of_numbers_is_shown_or_claimed():
-    claims = (BOOK / "claims.yaml").read_text(encoding="utf-8")
+    claimed = {claim.partition(" ")[0] for entry in entries() for claim in entry.claims}
     shown = PAGES[0].read_text(encoding="utf-8")
-    files = [file for folder in STUDIES for file in folder.glob("*.csv") if file.name not in FORM]
+    files = [file for folder in STUDIES for file in folder.glob("*.csv")]
     assert len(files) > 5
     for file in files:
-        is_claimed = f"- {file.relative_to(BOOK)} " in claims
+        is_claimed = file.relative_to(BOOK).as_posix() in claimed
         page = (file.parent / "README.md").read_text(encoding="utf-8")
         assert is_claimed or f"]({file.name})" in page or f"`{file.name}`" in shown, file
 

@@ -1,13 +1,7 @@
 """README, docs and the book say of studies what the files of these studies say.
 
-``research/claims.yaml`` has the sentences with the lines that they rest on, and
-``research/claims.py`` says how they are written. Words that promise more than one line are held to
-it:
-
-- *every, all, each, no, none, nobody*: one of the claims has ``every=``.
-- *own rate*: the rate was chosen at the number of tokens that the claim names.
-- *as much*: the sentence has both ends of an interval.
-- What stands in bold on a page of the book is one of the sentences.
+Beside a page its ``.claims`` has the sentences with the lines that they rest on; ``pages.py`` and
+``claims.py`` of the book say how they are written, and ``rule.py`` what words promise.
 
 A comment before a table, <!-- table: demo/tables/table1.md -->, says that its rows and columns are
 in that file.
@@ -17,109 +11,141 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import claims
 import jsonschema
+import pages
 import pytest
-from claims import entries, file_of, folded, lines_of, main, prose, read
+import rule
+from claims import checked, entries, file_of, main
+from pages import SUMMARY, Entry, prose, sum_of
+from rule import is_chosen_there
 
 ROOT = Path(__file__).parents[2]
 BOOK = [ROOT / "research" / "README.md", *sorted((ROOT / "research").glob("*/README.md"))]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *BOOK]
-QUANTIFIER = re.compile(r"\b(every|all|each|no|none|nobody)\b", re.IGNORECASE)
-OWN_RATE = re.compile(r"\bown (learning )?rates?\b", re.IGNORECASE)
 
 ENTRIES = entries()
 check = cache(claims.check)
 """A claim reads thousands of lines, and is looked at alone and with all others."""
 
 
-def is_chosen_there(claim: str) -> bool:
-    """Tell whether the rates of a claim's optimizers were chosen at the number of tokens that it
-    names."""
-    name, wanted, _ = read(claim)
-    file = f"{Path(name).parent}/tuning.csv"
-    optimizers = {wanted[column] for column in ("optimizer", "reference") if column in wanted}
-    if file_of(file) is None or "n_tokens" not in wanted or not optimizers:
-        return False
-    chosen = {
-        (line["optimizer"], line["n_tokens"]) for line in lines_of(file) if line["chosen"] == "True"
-    }
-    return all((optimizer, wanted["n_tokens"]) in chosen for optimizer in optimizers)
+@pytest.fixture(autouse=True)
+def checked_once(monkeypatch):
+    monkeypatch.setattr(claims, "check", check)
 
 
-def sentences(page: Path) -> Iterator[str]:
-    """Yield the sentences of a page's paragraphs and items."""
-    text = re.sub(
-        r"^```.*?^```|<!--.*?-->",
-        "",
-        page.read_text(encoding="utf-8"),
-        flags=re.DOTALL | re.MULTILINE,
-    )
-    for block in re.split(r"\n\s*\n|\n(?=\s*- )|\n(?=[|#])", text):
-        if not block.startswith(("|", "#")):
-            yield from re.split(
-                r"(?<=[.!?])\s+(?=[A-Z*])", folded(block).strip().removeprefix("- ")
-            )
-
-
-CLAIMS = [pytest.param(entry, claim, id=claim) for entry in ENTRIES for claim in entry["claims"]]
-
-
-@pytest.mark.parametrize(("entry", "claim"), CLAIMS)
-def test_what_is_said_of_a_study_is_in_its_files(entry, claim):
-    check(claim)
-    for number in re.findall(r"~-?(\S+)", claim):
-        said = re.search(rf"(?<![\d.]){re.escape(number)}(?!\.?\d)", entry["sentence"])
-        assert said, f"{number} is not said in {entry['page']}: {entry['sentence']}"
-
-
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["sentence"][:60])
-def test_a_sentence_stands_on_its_page_and_promises_what_its_lines_cover(entry):
-    sentence = folded(entry["sentence"]).strip()
-    assert sentence in prose(ROOT / entry["page"]), (
-        f"{entry['page']} has no such sentence: {sentence}"
-    )
-    if QUANTIFIER.search(sentence):
-        assert any("every=" in claim for claim in entry["claims"]), (
-            f"no claim with every=: {sentence}"
-        )
-    if "as much" in sentence:
-        assert any("low~" in claim and "high~" in claim for claim in entry["claims"]), (
-            f"no interval: {sentence}"
-        )
-    if OWN_RATE.search(sentence):
-        assert any(map(is_chosen_there, entry["claims"])), (
-            f"the rate was chosen at other numbers of tokens: {sentence}"
-        )
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.page}: {entry.key}")
+def test_a_sentence_stands_on_its_page_and_says_what_its_lines_say(entry):
+    checked(entry)
+    assert not [*rule.unkept(entry)]
 
 
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *BOOK], ids=lambda page: str(page.relative_to(ROOT))
 )
-def test_own_rates_are_said_in_claims_alone(page):
-    claimed = [folded(entry["sentence"]) for entry in ENTRIES if ROOT / entry["page"] == page]
-    loose = [
-        one
-        for one in sentences(page)
-        if OWN_RATE.search(one) and not any(one in each for each in claimed)
-    ]
-    assert not loose
-
-
-@pytest.mark.parametrize("page", BOOK, ids=lambda page: page.parent.name)
-def test_a_headline_of_the_book_is_a_claim(page):
-    claimed = " ".join(
-        folded(entry["sentence"]) for entry in ENTRIES if ROOT / entry["page"] == page
-    )
-    headlines = re.findall(r"\*\*([^*]+\.)\*\*", prose(page))
-    assert not [headline for headline in headlines if headline not in claimed]
+def test_headlines_and_own_rates_are_said_in_claims_alone(page):
+    assert not [*rule.loose(page.relative_to(ROOT).as_posix(), ENTRIES)]
 
 
 def test_the_book_has_headlines():
-    assert sum(len(re.findall(r"\*\*([^*]+\.)\*\*", prose(page))) for page in BOOK) > 15
+    assert sum(len(rule.HEADLINE.findall(prose(page))) for page in BOOK) > 15
+
+
+def test_all_files_of_claims_are_read():
+    files = {path.with_suffix(".md").relative_to(ROOT) for path in ROOT.glob("*/**/*.claims")}
+    assert {path.as_posix() for path in files} | {"README.md"} == {each.page for each in ENTRIES}
+
+
+MEMORY = "memory/results.csv seeds=3 n_tokens=3145728000 task=test metric=loss"
+GAIN = (
+    f"{MEMORY} optimizer=coupled_adam_f0.1 reference=adamw_f0.1 difference~-0.008 low~-0.009"
+    " high~-0.008"
+)
+TEXT = "Coupled Adam's loss is 0.008 below Adam's (0.008 to 0.009) with 3.1B tokens."
+KEY = f"Coupled Adam's loss … 3.1B tokens. [{sum_of(TEXT)}]"
+
+
+def page_with(folder: Path, text: str, its_claims: str) -> list[Entry]:
+    """Return the sentences with claims of a page that has a text."""
+    (folder / "README.md").write_text(f"# A page\n\nIt stands here. {text} It ends.\n")
+    (folder / "README.claims").write_text(its_claims)
+    return [*pages.read_entries(folder / "README.claims")]
+
+
+def test_a_sentence_is_found_by_its_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    (entry,) = page_with(tmp_path, TEXT, f"{KEY}\n    {GAIN}\n")
+    assert checked(entry)["sentence"] == TEXT
+    (tmp_path / "whole").mkdir()
+    (entry,) = page_with(tmp_path / "whole", TEXT, f"{TEXT}\n    {GAIN}\n")
+    with pytest.raises(ValueError, match="name it by: ") as raised:
+        checked(entry)
+    assert str(raised.value) == f"name it by: {KEY}"
+    (tmp_path / "short").mkdir()
+    (entry,) = page_with(tmp_path / "short", "It is so.", f"It is so.\n    {GAIN}\n")
+    assert entry.sentence == "It is so."
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("0.008 below", "0.007 below"), f"another sentence, of the sum {'[0-9a-f]' * 6}"),
+        (("below", "above"), "another sentence"),
+        (("with 3.1B", "with 0.8B"), "has no such sentence any more"),
+        ((TEXT, ""), "has 0 sentences with: Coupled Adam's loss"),
+        ((TEXT, f"{TEXT} {TEXT}"), "has 2 sentences with: Coupled Adam's loss"),
+    ],
+)
+def test_a_sentence_that_changed_or_went_is_refused(change, reason, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    (entry,) = page_with(tmp_path, TEXT.replace(*change), f"{KEY}\n    {GAIN}\n")
+    with pytest.raises(ValueError, match=reason):
+        checked(entry)
+
+
+def test_a_number_of_a_claim_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    text = TEXT.replace("0.009", "0.010")
+    key = KEY.replace(sum_of(TEXT), sum_of(text))
+    (entry,) = page_with(tmp_path, text, f"{key}\n    {GAIN}\n")
+    with pytest.raises(ValueError, match=r"0\.009 is not said: Coupled Adam's"):
+        checked(entry)
+
+
+@pytest.mark.parametrize("text", ["It stands here.", "    a claim", "It stands here.\nIt ends."])
+def test_a_file_of_claims_has_sentences_with_claims(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match="a sentence, and its claims indented"):
+        page_with(tmp_path, TEXT, text)
+    (tmp_path / "README.md").unlink()
+    with pytest.raises(ValueError, match=r"README\.md is no page"):
+        [*pages.read_entries(tmp_path / "README.claims")]
+
+
+PROMISES = {
+    "no claim with every=": "At each D its loss is lower.",
+    "no interval": "It gains as much.",
+    "the rate was chosen at other numbers of tokens": "At own rates its loss is lower.",
+}
+
+
+@pytest.mark.parametrize("problem", PROMISES)
+def test_what_words_promise_is_covered(problem, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    text = PROMISES[problem]
+    (entry,) = page_with(tmp_path, text, f"{text}\n    {MEMORY} optimizer=adamw_f0.1 mean>0\n")
+    assert [*rule.unkept(entry)] == [problem]
+    monkeypatch.setattr(rule, "ROOT", tmp_path)
+    page_with(tmp_path, f"**It gains.** {text}", "It ends.\n    x\n")
+    found = [*rule.loose("README.md", [])]
+    assert bool(found) == ("own rate" in text)
+    (tmp_path / "book").mkdir()
+    page_with(tmp_path / "book", "**It gains.**", "It ends.\n    x\n")
+    assert [*rule.loose("book/README.md", [])] == ["no claim: It gains."]
 
 
 RIVALS = "rivals/results.csv task=test metric=loss"
@@ -232,14 +258,13 @@ def test_every_comment_of_a_page_is_read():
 def test_what_is_claimed_is_exported_for_machines(tmp_path, monkeypatch):
     out = tmp_path / "claims.json"
     monkeypatch.setattr("sys.argv", ["claims.py", "--out", str(out)])
-    monkeypatch.setattr(claims, "check", check)
     assert main() == 0
     exported = json.loads(out.read_text(encoding="utf-8"))
-    assert [entry["page"] for entry in exported] == [entry["page"] for entry in ENTRIES]
+    assert [entry["page"] for entry in exported] == [entry.page for entry in ENTRIES]
     first = next(entry for entry in exported if entry["page"] == "research/english/README.md")[
         "claims"
     ][0]
-    assert first["file"].startswith("registry/")
+    assert first["file"].startswith("research/english/bundle/")
     assert first["select"]
     assert all((ROOT / claim["file"]).is_file() for entry in exported for claim in entry["claims"])
     assert all(claim["found"] for entry in exported for claim in entry["claims"])
@@ -252,10 +277,10 @@ def test_what_is_claimed_is_exported_for_machines(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"sentence": "Ember is the best of all."}, "research/README.md has no such sentence"),
-        ({"claims": ["rivals/tests.csv metric=loss optimizer=nobody p_value<1"]}, "no line for"),
+        ({"key": "Ember is the best of all."}, "0 sentences with: Ember is the best of all."),
+        ({"claims": ("rivals/tests.csv metric=loss optimizer=nobody p_value<1",)}, "no line for"),
         (
-            {"claims": ["nobody/results.csv seeds=3 mean>0"]},
+            {"claims": ("nobody/results.csv seeds=3 mean>0",)},
             "nobody/results.csv: no such file of a study",
         ),
     ],
@@ -263,8 +288,8 @@ def test_what_is_claimed_is_exported_for_machines(tmp_path, monkeypatch):
 def test_what_does_not_hold_is_refused_and_not_exported(
     change, reason, tmp_path, monkeypatch, capsys
 ):
-    entry = next(entry for entry in ENTRIES if entry["page"] == "research/README.md")
-    monkeypatch.setattr(claims, "entries", lambda: [entry | change])
+    entry = next(entry for entry in ENTRIES if entry.page == SUMMARY)
+    monkeypatch.setattr(claims, "entries", lambda: [replace(entry, **change)])
     monkeypatch.setattr("sys.argv", ["claims.py", "--out", str(tmp_path / "claims.json")])
     assert main() == 1
     said = capsys.readouterr().out

@@ -8,6 +8,7 @@ import claims
 import places
 import pytest
 import rule
+from pages import SHORT, Entry, prose, short
 
 TOKENS = "tokens/results.csv seeds=3 model=contexts task=test n_tokens=4096000"
 MEMORY = "memory/results.csv seeds=3 n_tokens=3145728000"
@@ -20,8 +21,9 @@ def found(tmp_path: Path, study: str, text: str, *its_claims: str) -> list[str]:
     text."""
     page = tmp_path / study / "README.md"
     page.parent.mkdir(exist_ok=True)
-    page.write_text(f"# A page\n\n{text}\n", encoding="utf-8")
-    entry = {"page": str(page), "sentence": text, "claims": list(its_claims)}
+    page.write_text(f"# A page\n\n## Found\n\n{text}\n", encoding="utf-8")
+    is_long = len(text.split()) > SHORT
+    entry = Entry(str(page), short(prose(page), text) if is_long else text, its_claims)
     said = [entry] if its_claims else []
     return [
         *rule.unnamed(entry),
@@ -127,6 +129,27 @@ FAULTS = {
         "Each bin lies within 0.16 of it.",
         ("ladder/curve.csv optimizer=adam* every=count lines=10 distance<0.16",),
         "failed and is not told",
+    ),
+    "a number among what a study found": (
+        "ladder",
+        "Adam's loss is 0.005 lower.",
+        (),
+        "no claim and no link",
+    ),
+    "a row of a table without its place": (
+        "theory",
+        "| It follows the unigram probability | R² is 0.86 to 0.99 |",
+        ("theory/results.csv task=theory lines=36 metric=head_gradient_sum value<1",),
+        "batch 1024 of theory is not named",
+    ),
+    "all places of a batch that is not named": (
+        "book",
+        "In english, at chosen rates, isotropy is 0.5 higher at every D.",
+        (
+            "english/results.csv seeds=5 optimizer=coupled_adam reference=adamw every=n_tokens"
+            " task=embeddings metric=isotropy low>0.5",
+        ),
+        "batch 2048 of english is not named",
     ),
     "a number without a source": (
         "book",

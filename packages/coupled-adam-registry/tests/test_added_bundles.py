@@ -59,6 +59,24 @@ def test_a_branch_adds_what_main_has_not(repository: Repository) -> None:
     assert repository.added() == ["registry/new", "registry/renamed"]
 
 
+def test_an_own_bundle_that_moved_is_not_added(repository: Repository) -> None:
+    own = repository.folder / "registry" / "own.txt"
+    own.write_text("abc\n")
+    repository.add("abc")
+    repository.git("checkout", "-b", "branch")
+    (repository.folder / "book" / "study").mkdir(parents=True)
+    repository.git("mv", "registry/abc", "book/study/bundle")
+    repository.commit()
+    assert repository.added() == ["book/study/bundle"]
+    own.write_text("abc  ../book/study/bundle\n")
+    repository.commit()
+    assert repository.added() == []
+    repository.git("mv", "book/study/bundle", "book/study/another")
+    own.write_text("def  ../book/study/another\n")
+    repository.commit()
+    assert repository.added() == ["book/study/another"]
+
+
 def test_main_adds_what_its_last_commit_does(repository: Repository) -> None:
     assert repository.added() == ["registry/old"]  # the first commit
     repository.add("new")

@@ -79,7 +79,9 @@ class Registry:
         said = {"submitter": "Ann", "notes": "<b>harmless</b> & short", "data": {}, "histories": {}}
         name = f"{len(self.bundles):064}"
         recorded = Recorded(plan, {}, manifest, cells, values, Path())
-        self.bundles.append(Checked(self.folder / name, {}, Bundle(**said | changes), recorded))
+        self.bundles.append(
+            Checked(self.folder / name, name, {}, Bundle(**said | changes), recorded)
+        )
 
     def page(self) -> str:
         refused = page.write_registry(self.folder, self.folder / "index.html", ROOT / "templates")
@@ -136,7 +138,7 @@ def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(registry:
     assert cells_of(text, "Adam-mini")[1] == "3.500"
     assert (cells_of(text, "SGD, f = 1")[1], cells_of(text, "SGD, f = 1")[3]) == ("-", "-")
     assert cells_of(text, "Adam")[3:5] == ["-", "3.01 (1)"]
-    assert f'href="./{0:064}/bundle.json"' in cells_of(text, "Adam")[-1]
+    assert f'href="{0:064}/bundle.json"' in cells_of(text, "Adam")[-1]
     assert cells_of(text, "Adam")[2] == '<span class="status good">recomputed</span>'
     assert len(re.findall(r'<section id="regime-', text)) == 2
     assert "&lt;b&gt;harmless&lt;/b&gt; &amp; short" in text

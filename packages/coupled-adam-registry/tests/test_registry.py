@@ -736,7 +736,7 @@ def test_results_of_other_mathematics_are_refused_and_not_shown(
 @pytest.fixture(scope="session")
 def tuned_bundle() -> Path:
     """The bundle of the study `english`, which has trials."""
-    (found,) = (path.parent for path in (ROOT / "registry").glob("*/english.yaml"))
+    (found,) = ROOT.glob("*/english/bundle")
     return found
 
 
@@ -747,7 +747,7 @@ def test_a_choice_follows_from_the_losses_of_its_trial(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    bundle = REGISTRY / tuned_bundle.name
+    bundle = REGISTRY / name_of(read_files(tuned_bundle))
     shutil.copytree(tuned_bundle, bundle)
     lines = (bundle / "tuning.csv").read_text().splitlines(keepends=True)
     taken = next(number for number, line in enumerate(lines) if line.rstrip().endswith("True"))
@@ -858,7 +858,9 @@ def test_a_bundle_without_code_looks_for_no_module(
 
 def test_a_package_is_put_where_it_is_imported_from(tmp_path: Path) -> None:
     modules = ["mine", "mine.sub", "alone"]
-    opened = form.Opened(tmp_path, {form.code_file(name): name.encode() for name in modules}, None)  # type: ignore[arg-type]
+    opened = form.Opened(
+        tmp_path, tmp_path.name, {form.code_file(name): name.encode() for name in modules}, None
+    )  # type: ignore[arg-type]
     _place_code(opened, modules, tmp_path / "code")
     found = {
         path.relative_to(tmp_path / "code").as_posix(): path.read_text()
@@ -955,10 +957,40 @@ def test_the_projects_own_bundle_keeps_its_row(bundle: Path) -> None:
 def test_the_own_bundles_of_this_registry_are_there() -> None:
     registry = ROOT / "registry"
     ours = set()
-    for file in registry.glob("*/bundle.json"):
-        if read_json(file)["submitter"] == "Coupled Adam Bench":
-            ours.add(file.parent.name)
-    assert ours == form.own_bundles(registry)
+    # Handed in, of a study of the book, and of an example.
+    for place in ("registry/*", "*/*/bundle", "docs/examples/*/bundle"):
+        for file in ROOT.glob(f"{place}/bundle.json"):
+            if read_json(file)["submitter"] == "Coupled Adam Bench":
+                ours.add(file.parent)
+    assert ours == {*form.own_bundles(registry).values()}
+    assert len(ours) == 6
+
+
+def test_an_own_bundle_may_lie_elsewhere_under_the_name_that_is_listed(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, elsewhere = REGISTRY / "own.txt", Path("book/study/bundle")
+    elsewhere.parent.mkdir(parents=True)
+    bundle.rename(elsewhere)
+    assert refused(capsys, elsewhere).count("their sums give the name") == 1  # nobody listed it
+    own.write_text(f"{bundle.name}  ../{elsewhere}\n")
+    assert checked() == 0
+    assert checked(elsewhere) == 0
+    assert f"{elsewhere}: recomputed" in capsys.readouterr().out
+    line = marks_of("Coupled Adam")
+    assert "of this project" in line
+    assert f'<a href="{elsewhere}/bundle.json"' in line
+    with pytest.raises(ValueError, match=f"{elsewhere}: is there already"):
+        write_bundle(STUDY, REGISTRY, "Somebody", "a test")
+    same = repeat("Another", bundle.name)
+    assert f'run again by Another (<a href="registry/{same.name}/bundle.json"' in marks_of(
+        "Coupled Adam"
+    )
+    change(elsewhere, "tests.csv", lambda text: text + "\n")
+    assert "a file was added, removed or changed after the bundle was made" in refused(capsys)
+    own.write_text(f"{bundle.name}  ../nowhere\n")
+    with pytest.raises(ValueError, match=r"own\.txt: .* is no bundle of registry; take it out"):
+        checked()
 
 
 @pytest.mark.fault(

@@ -60,12 +60,10 @@ def write(files: dict[str, bytes], bundle: form.Bundle, registry: Path) -> Path:
             check.check_bundle(folder, registry)
         except ValueError as error:  # the folder that it names is gone when this is read
             raise ValueError(str(error).replace(str(folder), "the new bundle")) from error
-        if (registry / folder.name).exists():
-            raise ValueError(
-                f"{registry / folder.name}: is there already; the same bundle need not be made"
-                " twice"
-            )
-        return folder.rename(registry / folder.name)
+        there = form.folder_of(named, registry)
+        if there.exists():
+            raise ValueError(f"{there}: is there already; the same bundle need not be made twice")
+        return folder.rename(there)
 
 
 def _files(recorded: Recorded, study_dir: Path) -> Iterator[tuple[str, bytes]]:

@@ -56,12 +56,15 @@ def checked_bundles(
     """Yield the ``given`` bundles, or all of a registry, and in place of one that is refused the
     reason."""
     own = form.own_bundles(registry)
-    for folder in given or sorted(
-        path for path in registry.iterdir() if not path.is_file() and path.name[0] != "."
-    ):
+    handed_in = {
+        path.name: path for path in registry.iterdir() if not path.is_file() and path.name[0] != "."
+    }
+    # In the order of their names, wherever they lie.
+    there = [folder for _, folder in sorted((handed_in | own).items())]
+    for folder in given or there:
         try:
             found = check_bundle(folder, registry, texts)
-            yield replace(found, is_own=folder.name in own)
+            yield replace(found, is_own=found.name in own)
         except Exception as error:  # files of strangers make readers raise anything
             is_sentence = isinstance(error, ValueError | OSError) and str(folder) in str(error)
             yield str(error) if is_sentence else f"{folder}: cannot be read ({error!r:.500})"
@@ -86,7 +89,8 @@ def check(
         if isinstance(found, str):
             refused.append(found)
             continue
-        print(f"{found.folder.name}: recomputed", flush=True)
+        is_named = found.folder.name == found.name
+        print(f"{found.name if is_named else found.folder}: recomputed", flush=True)
         if not again:
             continue
         word, reason = _train_again(found, again, device, run)
@@ -106,7 +110,8 @@ def check(
 def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Checked:
     """Return a bundle that follows from itself; ``ValueError`` names the file and the field that do
     not."""
-    opened = form.open_bundle(folder)
+    listed = {own.resolve(): name for name, own in form.own_bundles(registry).items()}
+    opened = form.open_bundle(folder, listed.get(folder.resolve()))
     record = json.loads(opened.unpack(form.MANIFEST))
     other = _other_versions(record)
     said = (
@@ -124,7 +129,7 @@ def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Chec
         except ValueError as error:
             raise ValueError(f"{error}; {said}" if other else str(error)) from error
         if opened.bundle.reproduces is not None:
-            _check_reproduces(opened, registry / opened.bundle.reproduces)
+            _check_reproduces(opened, registry)
         return Checked(**vars(opened), recorded=recorded)
 
 
@@ -216,12 +221,15 @@ def _check_cells(folder: Path, recorded: Recorded) -> None:
             )
 
 
-def _check_reproduces(opened: form.Opened, original: Path) -> None:
+def _check_reproduces(opened: form.Opened, registry: Path) -> None:
     """Refuse a bundle that repeats none, or that is a copy: other runs have other histories."""
     where = f"{opened.folder / form.BUNDLE}: reproduces"
+    name = opened.bundle.reproduces
+    assert name is not None
+    original = form.folder_of(name, registry)
     if not original.is_dir():
         raise ValueError(f"{where}: {original} is no bundle; name one that is in the registry")
-    ours, theirs = opened.bundle.histories, form.open_bundle(original).bundle.histories
+    ours, theirs = opened.bundle.histories, form.open_bundle(original, name).bundle.histories
     both = ours.keys() & theirs.keys()
     if not both:
         raise ValueError(

@@ -1,8 +1,9 @@
 """What a bundle is: the fields of ``bundle.json``, the other files, and its name.
 
-A bundle is a folder below ``registry/``. Its name is the SHA-256 of the lines that ``sha256sum``
-prints of its files, sorted by their names, so whatever changes in it gives another name. What is
-for programs is packed with gzip.
+The name of a bundle is the SHA-256 of the lines that ``sha256sum`` prints of its files, sorted by
+their names, so whatever changes in it gives another name. A bundle that was handed in is the folder
+``registry/NAME``. The bundles of the registry's own project may lie elsewhere: ``own.txt`` lists
+name and folder of each. What is for programs is packed with gzip.
 
 Bundles are made by strangers: their files are read once, bounded, without following a link, and
 checked as they were read.
@@ -10,6 +11,7 @@ checked as they were read.
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -67,7 +69,9 @@ Sha256 = Annotated[
     ),
 ]
 OWN = "own.txt"
-"""The file of a registry that names the bundles of its own project, a line each."""
+"""The file of a registry that lists the bundles of its own project: a line has the name and the
+folder, seen from the registry, as those that ``sha256sum`` writes. Without a folder it is that of
+the name."""
 
 
 class Bundle(Settings):
@@ -121,10 +125,11 @@ class Seen(BaseModel):
 
 @dataclass(frozen=True)
 class Opened:
-    """A bundle as it was read: where it is, the contents of its files by their paths, and
+    """A bundle as it was read: where it is, its name, the contents of its files by their paths, and
     ``bundle.json``."""
 
     folder: Path
+    name: str
     files: dict[str, bytes]
     bundle: Bundle
 
@@ -144,20 +149,23 @@ def name_of(files: Mapping[str, bytes]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def open_bundle(folder: Path) -> Opened:
-    """Read a bundle; ``ValueError`` for one that is too large, not of the form, or changed after it
-    was made."""
+def open_bundle(folder: Path, listed: str | None = None) -> Opened:
+    """Read a bundle, given its name where it is ``listed``; else its folder has this name.
+
+    ``ValueError`` for one that is too large, not of the form, or changed after it was made.
+    """
     files = read_folder(folder, MAX_BYTES, MAX_FILES)
     if BUNDLE not in files:
         raise ValueError(f"{folder / BUNDLE}: missing; a bundle is made by the command `bundle`")
     bundle = validate(Bundle, json.loads(files[BUNDLE]), str(folder / BUNDLE))
-    if (name := name_of(files)) != folder.name:
+    name = name_of(files)
+    if name != (listed or folder.name):
         raise ValueError(
             f"{folder}: a file was added, removed or changed after the bundle was made, since their"
             f" sums give the name {name}; put the bundle back as it was, or make another from the"
             " study"
         )
-    return Opened(folder, files, bundle)
+    return Opened(folder, name, files, bundle)
 
 
 @contextmanager
@@ -196,14 +204,22 @@ def _written(opened: Opened, study_dir: Path, given: Texts) -> Recorded:
     return replace(recorded, plan=plan)
 
 
-def own_bundles(registry: Path) -> set[str]:
-    """Return the names of the bundles of a registry's own project; ``ValueError`` for one that it
-    does not have."""
+def own_bundles(registry: Path) -> dict[str, Path]:
+    """Return the folders of the bundles of a registry's own project by their names; ``ValueError``
+    for one that is not there."""
     file = registry / OWN
-    names = set(file.read_text(encoding="utf-8").split()) if file.is_file() else set()
-    if absent := sorted(name for name in names if not (registry / name).is_dir()):
-        raise ValueError(f"{file}: {absent[0]} is no bundle of {registry}; take it out of the file")
-    return names
+    own = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        name, _, folder = line.partition("  ")
+        own[name] = Path(os.path.normpath(registry / (folder or name)))
+        if not own[name].is_dir():
+            raise ValueError(f"{file}: {name} is no bundle of {registry}; take it out of the file")
+    return own
+
+
+def folder_of(name: str, registry: Path) -> Path:
+    """Return where a registry has the bundle of a name, or would have it."""
+    return own_bundles(registry).get(name, registry / name)
 
 
 def _stated(opened: Opened, study_dir: Path, sha256: str) -> Stated:

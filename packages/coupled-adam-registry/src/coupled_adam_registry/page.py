@@ -48,14 +48,14 @@ def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
     others do not."""
     found = list(checked_bundles(registry))
     bundles = [bundle for bundle in found if not isinstance(bundle, str)]
-    regimes, links = regimes_of(bundles), _links(bundles, os.path.relpath(registry, out.parent))
+    regimes, links = regimes_of(bundles), _links(bundles, out.parent)
     sections = []
     # Each regime has a section of its own, and the last section has all bundles.
     for number, (title, regime) in enumerate(zip(_titles(regimes), regimes, strict=True), 1):
         section = {"id": f"regime-{number}", "title": title, "is_front": True}
         sections.append((section, _blocks(title, regime, links)))
     columns = [
-        Column[Checked]("Bundle", lambda bundle: links[bundle.folder.name], "row"),
+        Column[Checked]("Bundle", lambda bundle: links[bundle.name], "row"),
         *_COLUMNS,
     ]
     shown = [Part("registry_marks.html.j2"), Grid("Bundles", columns, bundles, dense=True)]
@@ -74,14 +74,14 @@ def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
     return [reason for reason in found if isinstance(reason, str)]
 
 
-def _links(bundles: Sequence[Checked], place: str) -> dict[str, Markup]:
-    """Return by the name of each bundle the link to it, given the ``place`` of the registry seen
-    from the page."""
-    link = Markup('<a href="{}/{}/{}" title="{}">[{}]</a>')
+def _links(bundles: Sequence[Checked], page_folder: Path) -> dict[str, Markup]:
+    """Return by the name of each bundle the link to it from a page in a folder."""
+    link = Markup('<a href="{}/{}" title="{}">[{}]</a>')
     links = {}
     for number, each in enumerate(bundles, 1):
-        name, title = each.folder.name, f"{_title(each)}, by {each.bundle.submitter}"
-        links[name] = link.format(place, name, form.BUNDLE, title, number)
+        title = f"{_title(each)}, by {each.bundle.submitter}"
+        place = os.path.relpath(each.folder, page_folder)
+        links[each.name] = link.format(place, form.BUNDLE, title, number)
     return links
 
 
@@ -125,10 +125,10 @@ def _marks(line: Line, links: dict[str, Markup]) -> Markup:
     if line.source is not None and line.source.is_own:
         shown.append((Markup("of this project"), "good"))
     printed = None if line.source is None else line.printed(line.source)
-    repeated = [] if line.source is None else line.witnesses[line.source.folder.name]
+    repeated = [] if line.source is None else line.witnesses[line.source.name]
     others = [bundle for bundle in line.bundles if bundle not in repeated]
     for other in [*repeated, *others]:
-        link, found = links[other.folder.name], line.printed(other)
+        link, found = links[other.name], line.printed(other)
         is_same = found == printed
         if other in repeated:
             said = "" if is_same else f": {found}"
@@ -197,7 +197,7 @@ def _blocks(title: str, regime: Regime, links: dict[str, Markup]) -> list[Block]
         Column("seeds", _n_seeds, "number"),
         Column(
             "Bundles",
-            lambda line: Markup(", ").join(links[bundle.folder.name] for bundle in line.bundles),
+            lambda line: Markup(", ").join(links[bundle.name] for bundle in line.bundles),
         ),
     ]
     batch = settings["training"]["batch_sequences"] * settings["training"]["seq_len"]

@@ -180,12 +180,12 @@ def _set_source(line: Line, bundles: Iterable[Checked]) -> None:
     cells = {*line.cells.values()}
     for bundle in line.bundles:
         others = [other for other in bundles if other.bundle.submitter != bundle.bundle.submitter]
-        repeated = [other for other in others if other.bundle.reproduces == bundle.folder.name]
-        line.witnesses[bundle.folder.name] = [
+        repeated = [other for other in others if other.bundle.reproduces == bundle.name]
+        line.witnesses[bundle.name] = [
             other for other in repeated if cells <= other.recorded.cells.keys()
         ]
     own = [bundle for bundle in line.bundles if bundle.is_own]
-    run_again = [bundle for bundle in line.bundles if line.witnesses[bundle.folder.name]]
+    run_again = [bundle for bundle in line.bundles if line.witnesses[bundle.name]]
     candidates = own or run_again or line.bundles
     if len({line.printed(bundle) for bundle in candidates}) == 1:
         line.source = candidates[0]

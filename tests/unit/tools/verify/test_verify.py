@@ -195,9 +195,10 @@ def unpacked(packed: Path, folder: Path) -> Path:
 
 def test_all_shipped_manifests_are_read(tmp_path: Path) -> None:
     packed = [
-        path for top in ("research", "registry") for path in (ROOT / top).rglob("manifest.json.gz")
+        path for top in ("research", "docs") for path in (ROOT / top).rglob("manifest.json.gz")
     ]
-    found = [unpacked(path, tmp_path / path.parent.name) for path in packed]
+    assert len(packed) == 15
+    found = [unpacked(path, tmp_path / path.parts[-3]) for path in packed]
     studies = set()
     for path in (EXAMPLES / "demo" / "manifest.json", *found):
         recorded = verify_module.read_recorded(path)
@@ -223,8 +224,8 @@ def test_text_that_is_not_there_or_another_is_said_so(
 ) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "one.txt").write_text("text")
-    (bundle,) = (ROOT / "registry").glob("*/english.yaml")
-    path = unpacked(bundle, tmp_path / "english")
+    (packed,) = ROOT.glob("*/english/bundle/manifest.json.gz")
+    path = unpacked(packed, tmp_path / "english")
     cell = read_json(path)["cells"][0]["cell"]
     options = {
         "given": {"text": str(tmp_path / text)},
