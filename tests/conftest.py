@@ -96,6 +96,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped:
+        terminalreporter.write_line(f"Skipped: {len(skipped)}; pytest -rs lists the reasons.")
     if exitstatus == pytest.ExitCode.TESTS_FAILED and FOLDER in os.environ:
         kept = os.environ.pop(FOLDER)
         terminalreporter.write_line(f"The folders of these tests are kept in {kept}; delete it.")

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pydantic import BaseModel
 from tokenizers import (
     AddedToken,
     Regex,
@@ -435,14 +434,12 @@ def patterns(schema: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("settings", [Study, Composite, StatedPlan, Bundle])
-def test_each_pattern_of_a_setting_is_said_in_words(settings: type[BaseModel]) -> None:
+def test_each_pattern_of_a_setting_is_said_in_words(settings):
     assert patterns(settings.model_json_schema()) <= _IN_WORDS.keys()
 
 
 @pytest.mark.parametrize("name", CURES)
-def test_the_advice_of_a_refusal_ends_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_advice_of_a_refusal_ends_it(name, tmp_path, monkeypatch):
     cure = CURES[name]
     monkeypatch.chdir(tmp_path)
     cure.begin()

@@ -69,7 +69,7 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 
 
 @TUNING
-def test_one_call_tunes_trains_and_evaluates_for_the_table(finished: Path) -> None:
+def test_one_call_tunes_trains_and_evaluates_for_the_table(finished):
     assert choices(finished) == {
         "adamw": {"learning_rate": 0.05},
         "coupled_adam": {"learning_rate": 0.05},
@@ -92,13 +92,13 @@ def test_one_call_tunes_trains_and_evaluates_for_the_table(finished: Path) -> No
 
 
 @TUNING
-def test_a_second_start_does_nothing(finished: Path) -> None:
+def test_a_second_start_does_nothing(finished):
     assert jobs(finished) == {"report_of_study": 1}  # of which the tables alone are made
     assert "Nothing to be done" in finish(finished, "evaluate")
 
 
 @TUNING
-def test_a_plan_that_is_stated_after_the_runs_is_recorded_as_such(copy: Path) -> None:
+def test_a_plan_that_is_stated_after_the_runs_is_recorded_as_such(copy):
     loss = {
         "name": "loss",
         "table": "table1",
@@ -127,7 +127,7 @@ def test_a_plan_that_is_stated_after_the_runs_is_recorded_as_such(copy: Path) ->
     "the choice of a tuning is damaged, edited, or of other candidates",
     "the next start sets it aside and chooses again; the table is byte for byte the same",
 )
-def test_a_damaged_choice_is_made_again(copy: Path) -> None:
+def test_a_damaged_choice_is_made_again(copy):
     path = next((copy / "results/tiny/tuning").glob("*_adamw_*.json"))
     path.write_text(path.read_text().replace('"chosen": 1', '"chosen": 0'))
     table = (copy / "results/tiny/tables/table1.tex").read_bytes()
@@ -147,8 +147,8 @@ def test_a_damaged_choice_is_made_again(copy: Path) -> None:
     "its job names them; the other optimizers go on, and partial tables have a gap",
 )
 def test_another_grid_tunes_again_and_candidates_that_all_diverge_stop_only_their_row(
-    copy: Path, tiny_study: Callable[..., dict[str, Any]]
-) -> None:
+    copy, tiny_study
+):
     before = {path: (path / "run.json").read_bytes() for path in runs(copy)}
     write(copy, tiny_study(), adamw=[0.0001, 0.04], coupled_adam=[1e38, 2e38])
     assert jobs(copy)["choose"] == 2

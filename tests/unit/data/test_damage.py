@@ -4,9 +4,7 @@ preparation."""
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from planned import only, study_and_data
@@ -16,7 +14,7 @@ from coupled_adam_bench.data.check import META, data_is_damaged, split_checksums
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.study.config import parse_study
-from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan import make_plan
 
 FILES = [
     "train.bin",
@@ -58,7 +56,7 @@ def data(tiny_data: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_data, tmp_path / tiny_data.name))
 
 
-def test_whole_data(data: Path, tiny_data: Path) -> None:
+def test_whole_data(data, tiny_data):
     assert data_is_damaged(data) is None
     assert data_is_damaged(data / "not there yet") is None
     assert set(read_sealed(data / META)["files"]) == set(FILES)
@@ -83,9 +81,7 @@ def test_whole_data(data: Path, tiny_data: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["train.bin", "unigram.npy", "tokenizer/tokenizer.json", "tasks/synthetic_topic.jsonl"]
 )
-def test_each_damage_is_named_and_mended(
-    name: str, damage: Callable[[Path], None], data: Path, tiny_plan: Plan
-) -> None:
+def test_each_damage_is_named_and_mended(name, damage, data, tiny_plan):
     before = contents(data)
     damage(data / name)
     assert str(data / name) in str(data_is_damaged(data))
@@ -100,9 +96,7 @@ def test_each_damage_is_named_and_mended(
 
 
 @pytest.mark.parametrize("name", ["train.bin", "unigram.npy", META])
-def test_preparation_alone_finds_damage_too(
-    name: str, data: Path, tiny_plan: Plan, capsys: Any
-) -> None:
+def test_preparation_alone_finds_damage_too(name, data, tiny_plan, capsys):
     before = contents(data)
     flip(data / name)
     prepare(*study_and_data(only(tiny_plan)), data, workers=1)
@@ -121,7 +115,7 @@ def test_preparation_alone_finds_damage_too(
     "damage",
     [flip, lose_a_line, lambda path: path.write_text("[]"), lambda path: path.write_text("{}")],
 )
-def test_a_damaged_description(damage: Callable[[Path], None], data: Path, tiny_plan: Plan) -> None:
+def test_a_damaged_description(damage, data, tiny_plan):
     before = contents(data)
     damage(data / META)
     assert str(data / META) in str(data_is_damaged(data))
@@ -131,9 +125,7 @@ def test_a_damaged_description(damage: Callable[[Path], None], data: Path, tiny_
     assert contents(data) == before
 
 
-def test_only_small_files_are_read_when_the_workflow_starts(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_small_files_are_read_when_the_workflow_starts(data, monkeypatch):
     size = (data / "train.bin").stat().st_size
     flip(data / "train.bin")
     assert data_is_damaged(data, below_bytes=size) is None
@@ -159,9 +151,7 @@ if __name__ == "__main__":
     "two processes prepare the same data at the same time",
     "one waits for the other, says so, and finds the data complete",
 )
-def test_two_preparations_at_once(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_two_preparations_at_once(tiny_study, tmp_path):
     settings = tiny_study()
     settings["data"]["source"]["n_tokens"] = 1_600_000
     plan = make_plan(parse_study(settings))

@@ -14,7 +14,7 @@ from typing import Any
 import hub_server
 import pytest
 from forks import python
-from hub_server import TEXTS, Fault, Here, HubServer, four_files, small_disk
+from hub_server import TEXTS, Fault, Here, four_files, small_disk
 
 from coupled_adam_bench.store.files import sha256_file
 from coupled_adam_bench.study.presets import HUB_PLACES
@@ -54,7 +54,7 @@ def lose(here: Here) -> None:
     (data(here) / "meta.json").unlink()
 
 
-def test_parquet_on_the_main_branch_under_a_new_name(hub: HubServer, here: Here) -> None:
+def test_parquet_on_the_main_branch_under_a_new_name(hub, here):
     commit = hub.add("datasets/org/new", four_files())
     hub.moved["datasets/org/old"] = "datasets/org/new"
     here.source(dataset="org/old")
@@ -72,7 +72,7 @@ def test_parquet_on_the_main_branch_under_a_new_name(hub: HubServer, here: Here)
     assert not (data(here) / "shards").exists()
 
 
-def test_files_of_json_lines_in_a_configuration(hub: HubServer, here: Here) -> None:
+def test_files_of_json_lines_in_a_configuration(hub, here):
     rows = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:200]).encode()
     files = {
         f"{name}/c4-train.0000{i}.json.gz": gzip.compress(rows)
@@ -91,7 +91,7 @@ def test_files_of_json_lines_in_a_configuration(hub: HubServer, here: Here) -> N
     )
 
 
-def test_a_preset_is_served_by_the_first_place_that_can(hub: HubServer, here: Here) -> None:
+def test_a_preset_is_served_by_the_first_place_that_can(hub, here):
     script = {"openwebtext.py": b"import datasets", "README.md": b""}
     hub.add("datasets/Skylion007/openwebtext", script)
     hub.add(
@@ -122,9 +122,7 @@ def test_a_preset_is_served_by_the_first_place_that_can(hub: HubServer, here: He
     assert bins(here) == whole
 
 
-def test_no_place_of_a_preset_can_serve_and_then_its_pinned_copy(
-    hub: HubServer, here: Here
-) -> None:
+def test_no_place_of_a_preset_can_serve_and_then_its_pinned_copy(hub, here):
     here.source(preset="slimpajama")
     done = here.run("prepare")
     assert done.returncode == 2
@@ -193,7 +191,7 @@ SETTINGS = {
     " or a column",
     "preparation stops before it downloads, and says what to set",
 )
-def test_what_cannot_be_read_says_what_to_set(hub: HubServer, here: Here) -> None:
+def test_what_cannot_be_read_says_what_to_set(hub, here):
     hub.add("datasets/org/set", {"set.py": b"import datasets", "README.md": b"A card."})
     hub.add("datasets/org/gated", four_files(), gated=401)
     hub.add("datasets/org/forbidden", four_files(), gated=403)
@@ -228,7 +226,7 @@ for case in sys.argv[1:]:
     "the hub answers 429 or 5xx, or breaks the connection in the middle of a file",
     "preparation waits, says so, downloads that file again, and makes the same bins",
 )
-def test_what_passes_is_waited_out(hub: HubServer, here: Here) -> None:
+def test_what_passes_is_waited_out(hub, here):
     hub.add("datasets/org/set", four_files())
     here.source(dataset="org/set")
     assert here.run("prepare").returncode == 0
@@ -255,7 +253,7 @@ def test_what_passes_is_waited_out(hub: HubServer, here: Here) -> None:
     "a file of the hub arrives with other bytes than the hub lists",
     "the stage stops and names the file, and the next start downloads it again",
 )
-def test_a_wrong_checksum(hub: HubServer, here: Here) -> None:
+def test_a_wrong_checksum(hub, here):
     files = four_files()
     hub.add("datasets/org/set", files)
     here.source(dataset="org/set")
@@ -277,7 +275,7 @@ def test_a_wrong_checksum(hub: HubServer, here: Here) -> None:
     "there is no network at all, or HF_HUB_OFFLINE forbids to use it",
     "preparation gives up after execution.hub_minutes, or at once, and says what to do",
 )
-def test_no_network(hub: HubServer, here: Here) -> None:
+def test_no_network(hub, here):
     here.source(dataset="org/set", hub_minutes=0.02)
     done = here.run("prepare", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 2
@@ -302,7 +300,7 @@ def test_no_network(hub: HubServer, here: Here) -> None:
     " bins are the same",
 )
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_killed_and_resumed(workers: str, hub: HubServer, here: Here) -> None:
+def test_killed_and_resumed(workers, hub, here):
     hub.add("datasets/org/set", four_files())
     here.source(dataset="org/set")
     assert here.run("prepare").returncode == 0
@@ -333,7 +331,7 @@ def test_killed_and_resumed(workers: str, hub: HubServer, here: Here) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_cap_reads_the_first_documents_only(workers: str, hub: HubServer, here: Here) -> None:
+def test_a_cap_reads_the_first_documents_only(workers, hub, here):
     hub.add("datasets/org/set", four_files())
     here.source(dataset="org/set")
     assert here.run("prepare").returncode == 0
@@ -360,7 +358,7 @@ def test_a_cap_reads_the_first_documents_only(workers: str, hub: HubServer, here
     "the stage stops at once and says where; when there is space, it goes on and makes the same"
     " bins",
 )
-def test_a_full_disk(hub: HubServer, here: Here) -> None:
+def test_a_full_disk(hub, here):
     hub.add("datasets/org/set", four_files())
     here.source(dataset="org/set")
     results = here.folder / "results"
@@ -392,9 +390,7 @@ ODD_ANSWERS = {
     "It is refused with what to set; another server serves the same study.",
 )
 @pytest.mark.parametrize("kind", ODD_ANSWERS)
-def test_answers_that_lack_what_is_needed(
-    kind: str, hub: HubServer, here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_that_lack_what_is_needed(kind, hub, here, monkeypatch):
     field, value, message = ODD_ANSWERS[kind]
     hub.add("datasets/org/set", four_files())
     info = {"id": "org/set", "sha": None, "siblings": [], "tags": []}

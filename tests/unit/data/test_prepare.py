@@ -84,9 +84,7 @@ def expected_bins(
     return bins
 
 
-def test_bins_hold_the_tokens_of_the_documents(
-    files_plan: Plan, small_gpt2: Path, tmp_path: Path
-) -> None:
+def test_bins_hold_the_tokens_of_the_documents(files_plan, small_gpt2, tmp_path):
     out = tmp_path / "out"
     prepare(*study_and_data(only(files_plan)), out, workers=1)
     lines = (tmp_path / "text" / "x.jsonl").read_text().splitlines()
@@ -130,9 +128,7 @@ def test_bins_hold_the_tokens_of_the_documents(
     ]
 
 
-def test_neither_workers_nor_shards_change_a_byte(
-    files_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_workers_nor_shards_change_a_byte(files_plan, tmp_path, monkeypatch):
     prepare(*study_and_data(only(files_plan)), tmp_path / "one", workers=1)
     prepare(*study_and_data(only(files_plan)), tmp_path / "two", workers=2)
     monkeypatch.setattr(prepare_module, "SHARD_CHARACTERS", 10**6)
@@ -140,9 +136,7 @@ def test_neither_workers_nor_shards_change_a_byte(
     assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "large")
 
 
-def test_generated_text_is_the_same_as_files_of_it(
-    synthetic_plan: Plan, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_generated_text_is_the_same_as_files_of_it(synthetic_plan, files_study, tmp_path):
     out = tmp_path / "generated"
     prepare(*study_and_data(only(synthetic_plan)), out, workers=1)
     prepare(*study_and_data(only(synthetic_plan)), tmp_path / "two", workers=2)
@@ -180,9 +174,7 @@ def test_generated_text_is_the_same_as_files_of_it(
     "preparation says so and writes no data under the name of what was there before",
 )
 @pytest.mark.parametrize("when", ["before", "while"])
-def test_text_that_is_replaced(
-    when: str, files_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_that_is_replaced(when, files_plan, tmp_path, monkeypatch):
     make_shards = prepare_module.make_shards
 
     def replace_text(*_: Any) -> None:
@@ -203,9 +195,7 @@ def test_text_that_is_replaced(
     assert not (tmp_path / "out" / "meta.json").exists()
 
 
-def test_what_is_left_out_is_said(
-    files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_out_is_said(files_study, small_gpt2, tmp_path, capsys):
     write_texts(tmp_path / "text" / "x.jsonl", 100)
     (tmp_path / "text" / "y.txt").write_text("")
     (tmp_path / "text" / "z.csv").write_text("a,b")
@@ -234,8 +224,8 @@ def test_what_is_left_out_is_said(
 
 
 def test_the_end_of_a_run_tells_once_what_it_left_out_of_the_text(
-    files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    files_study, small_gpt2, tmp_path, monkeypatch
+):
     write_texts(tmp_path / "text" / "x.jsonl", 100)
     (tmp_path / "text" / "y.txt").write_text("")
     (tmp_path / "text" / "z.csv").write_text("a,b")
@@ -251,7 +241,7 @@ def test_the_end_of_a_run_tells_once_what_it_left_out_of_the_text(
     assert not list(notes_of_data(plan, []))
 
 
-def test_split_by_hash() -> None:
+def test_split_by_hash():
     texts = [str(i).encode() for i in range(20_000)]
     split = Split(val_fraction=0.1, test_fraction=0.3, seed=1)
     places = np.array([split_of(text, split) for text in texts])
@@ -284,9 +274,7 @@ def test_split_by_hash() -> None:
         ),
     ],
 )
-def test_a_split_too_small_to_train_on(
-    changes: dict[str, Any], message: str, files_study: MakeStudy, small_gpt2: Path, tmp_path: Path
-) -> None:
+def test_a_split_too_small_to_train_on(changes, message, files_study, small_gpt2, tmp_path):
     write_texts(tmp_path / "text" / "x.jsonl", 300)
     study = files_study(tmp_path / "text", small_gpt2, **changes)
     with pytest.raises(ValueError, match=message):
@@ -296,12 +284,8 @@ def test_a_split_too_small_to_train_on(
 
 @pytest.mark.parametrize("document", ["line", "paragraph", "file"])
 def test_what_a_document_is_and_that_few_are_held_out(
-    document: str,
-    files_study: MakeStudy,
-    small_gpt2: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    document, files_study, small_gpt2, tmp_path, capsys
+):
     """Every document of a text file ends with the end-of-text token, also where it has that token's
     name in it."""
     (tmp_path / "text").mkdir()
@@ -325,7 +309,7 @@ def test_what_a_document_is_and_that_few_are_held_out(
     assert (said in capsys.readouterr().err) == (test.n_documents < 100) == (document == "file")
 
 
-def test_complete_data_is_left_as_it_is(files_plan: Plan, tmp_path: Path) -> None:
+def test_complete_data_is_left_as_it_is(files_plan, tmp_path):
     out = tmp_path / "out"
     prepare(*study_and_data(only(files_plan)), out, workers=1)
     before = contents(out)
@@ -339,9 +323,7 @@ def test_complete_data_is_left_as_it_is(files_plan: Plan, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_few_parts_are_in_memory_and_a_dead_worker_is_noticed(
-    workers: int, synthetic_plan: Plan, tmp_path: Path
-) -> None:
+def test_few_parts_are_in_memory_and_a_dead_worker_is_noticed(workers, synthetic_plan, tmp_path):
     n_drawn = 0
 
     def jobs() -> Iterator[ShardJob]:
@@ -419,9 +401,7 @@ def n_kept(stderr: str) -> int:
     return int(found[1])
 
 
-def test_killed_while_making_shards(
-    files_plan: Plan, command: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_killed_while_making_shards(files_plan, command, tmp_path):
     out = tmp_path / "out"
     killed = subprocess.Popen(command(files_plan, out, workers=2, shard_characters=500))
     finished: list[Path] = []
@@ -460,9 +440,7 @@ def test_killed_while_making_shards(
 
 
 @pytest.mark.parametrize("kill_at", ["train", "test"])
-def test_killed_while_putting_bins_together(
-    kill_at: str, files_plan: Plan, command: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_killed_while_putting_bins_together(kill_at, files_plan, command, tmp_path):
     out = tmp_path / "out"
     killed = subprocess.run(command(files_plan, out, kill_at=kill_at), capture_output=True)
     assert killed.returncode == -signal.SIGKILL
@@ -498,9 +476,7 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux" or not can_mount(), reason="needs a small file system")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_full_disk(
-    workers: int, synthetic_plan: Plan, command: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_full_disk(workers, synthetic_plan, command, tmp_path):
     """Two of three shards fit; after the disk has grown, what was finished is kept."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -533,7 +509,7 @@ def test_full_disk(
 
 
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
-def test_token_counts_of_real_text(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_token_counts_of_real_text(files_study, tmp_path):
     data = Path(os.environ["CAB_REAL_DATA"])
     study = files_study(
         data / "text" / "openstax_ccby", data / "tokenizer" / "hf_gpt2", tokenizer="gpt2"

@@ -46,9 +46,7 @@ def parquet(table: dict[str, Any]) -> bytes:
         ("x.parquet", parquet({"id": list(range(len(DOCUMENTS))), "text": DOCUMENTS})),
     ],
 )
-def test_rows_of_all_formats(
-    name: str, content: bytes, packing: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_rows_of_all_formats(name, content, packing, files_study, tmp_path):
     (tmp_path / (name + packing)).write_bytes(PACK[packing](content))
     corpus = Corpus(files_study(tmp_path))
     assert list(corpus) == DOCUMENTS
@@ -64,14 +62,7 @@ def test_rows_of_all_formats(
         ("paragraph", ["a b\r\nc", "d é\ne"], 0),
     ],
 )
-def test_documents_of_txt_files(
-    document: str,
-    expected: list[str],
-    n_empty: int,
-    packing: str,
-    files_study: MakeStudy,
-    tmp_path: Path,
-) -> None:
+def test_documents_of_txt_files(document, expected, n_empty, packing, files_study, tmp_path):
     (tmp_path / f"x.txt{packing}").write_bytes(
         PACK[packing]("\ufeffa b\r\nc\n\n  \n\nd é\ne".encode())
     )
@@ -81,9 +72,7 @@ def test_documents_of_txt_files(
 
 
 @pytest.mark.parametrize("document", ["file", "paragraph", "line"])
-def test_long_txt_documents_are_cut_at_line_ends(
-    document: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_txt_documents_are_cut_at_line_ends(document, files_study, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{DATA}.documents.MAX_DOCUMENT_BYTES", 20)
     # A line of more than 20 bytes is cut, too; 20 bytes end within the seventh three-byte
     # character.
@@ -101,7 +90,7 @@ def test_long_txt_documents_are_cut_at_line_ends(
         assert max(len(text.encode()) for text in documents) <= 20
 
 
-def test_files_come_in_the_order_of_their_names(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_files_come_in_the_order_of_their_names(files_study, tmp_path):
     for name in ("b/2.txt", "b/10.txt", "a.txt.gz", "c.jsonl"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -113,7 +102,7 @@ def test_files_come_in_the_order_of_their_names(files_study: MakeStudy, tmp_path
     assert corpus.position.file == 4
 
 
-def test_empty_documents_are_skipped_and_counted(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_empty_documents_are_skipped_and_counted(files_study, tmp_path):
     (tmp_path / "x.jsonl").write_bytes(
         jsonl([{"text": t} for t in ("a", "", " \n\t", "b")]) + b"\n  \n"
     )
@@ -123,9 +112,7 @@ def test_empty_documents_are_skipped_and_counted(files_study: MakeStudy, tmp_pat
 
 
 @packings
-def test_lines_that_are_longer_than_memory(
-    packing: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_that_are_longer_than_memory(packing, files_study, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{DATA}.documents.MAX_LINE_BYTES", 1000)
     rows = jsonl([{"text": "a"}, {"text": "é" * 490}])
     (tmp_path / f"x.jsonl{packing}").write_bytes(PACK[packing](rows))
@@ -139,7 +126,7 @@ def test_lines_that_are_longer_than_memory(
         list(Corpus(files_study(tmp_path)))
 
 
-def test_several_frames_in_one_packed_file(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_several_frames_in_one_packed_file(files_study, tmp_path):
     for packing in (".gz", ".xz", ".zst"):
         (tmp_path / f"x.txt{packing}").write_bytes(
             PACK[packing](b"one ") + PACK[packing](b"two" * 100_000)
@@ -149,7 +136,7 @@ def test_several_frames_in_one_packed_file(files_study: MakeStudy, tmp_path: Pat
 
 @packings
 @pytest.mark.parametrize("name", ["x.txt", "x.jsonl", "x.parquet"])
-def test_no_documents(name: str, packing: str, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_no_documents(name, packing, files_study, tmp_path):
     content = parquet({"text": pa.array([], pa.string())}) if name == "x.parquet" else b" \n\n"
     for empty in (PACK[packing](content), PACK[packing](b""), b""):
         (tmp_path / (name + packing)).write_bytes(empty)
@@ -161,9 +148,7 @@ def test_no_documents(name: str, packing: str, files_study: MakeStudy, tmp_path:
 
 @packed_only
 @pytest.mark.parametrize("name", ["x.txt", "x.jsonl", "x.parquet"])
-def test_truncated_and_damaged_packings(
-    name: str, packing: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_truncated_and_damaged_packings(name, packing, files_study, tmp_path):
     # Hexadecimal digests do not shrink to nothing: the file has a middle.
     texts = [f"{i * 2654435761 % 2**32:08x}" * 3 for i in range(3000)]
     content = (
@@ -189,7 +174,7 @@ def test_truncated_and_damaged_packings(
         list(Corpus(files_study(tmp_path)))
 
 
-def test_truncated_and_damaged_parquet(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_truncated_and_damaged_parquet(files_study, tmp_path):
     whole = parquet({"text": DOCUMENTS * 10})
     for broken in (whole[:-1], whole[:100], b"PAR1", whole[:50] + bytes(100) + whole[150:]):
         (tmp_path / "x.parquet").write_bytes(broken)
@@ -247,15 +232,13 @@ def test_truncated_and_damaged_parquet(files_study: MakeStudy, tmp_path: Path) -
         ),
     ],
 )
-def test_wrong_content(
-    name: str, content: bytes, message: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_wrong_content(name, content, message, files_study, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         list(Corpus(files_study(tmp_path)))
 
 
-def test_another_text_field(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_another_text_field(files_study, tmp_path):
     (tmp_path / "x.jsonl").write_bytes(jsonl([{"text": 1, "body": "a"}]))
     (tmp_path / "y.parquet").write_bytes(parquet({"text": [1], "body": ["b"]}))
     assert list(Corpus(files_study(tmp_path, source={"kind": "files", "text_field": "body"}))) == [
@@ -296,7 +279,7 @@ def write_all(folder: Path, files: dict[str, bytes]) -> None:
     "files, documents and rows of the text are empty or null",
     "they are left out and counted, or under the setting `data.skip: nothing` all named at once",
 )
-def test_what_has_no_text_is_left_out_and_counted(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_what_has_no_text_is_left_out_and_counted(files_study, tmp_path):
     write_all(tmp_path, WITHOUT_TEXT)
     corpus = Corpus(files_study(tmp_path))
     assert list(corpus) == ["one", "two", "three", "four"]
@@ -329,9 +312,7 @@ def test_what_has_no_text_is_left_out_and_counted(files_study: MakeStudy, tmp_pa
     " half a character",
     "under the setting `data.skip: invalid` they are left out and counted, and refused without it",
 )
-def test_rows_without_valid_text_are_left_out_if_the_study_says_so(
-    files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_rows_without_valid_text_are_left_out_if_the_study_says_so(files_study, tmp_path):
     write_all(tmp_path, {"x.jsonl": BAD_ROWS, "y.parquet": parquet({"text": pa.array([1, 2])})})
     corpus = Corpus(files_study(tmp_path, skip="invalid"))
     assert list(corpus) == ["five", "six"]
@@ -356,9 +337,7 @@ def test_rows_without_valid_text_are_left_out_if_the_study_says_so(
     "a hundred files of the text are damaged",
     "one start names the first ten and how many more there are",
 )
-def test_all_bad_files_are_named_at_once(
-    files_study: MakeStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_bad_files_are_named_at_once(files_study, tmp_path, capsys):
     for number in range(100):
         (tmp_path / f"{number:03}.txt").write_bytes(b"\xff" if number else b"text")
     (tmp_path / "x.jsonl").write_bytes(jsonl([{"text": 1}] * 20))
@@ -372,9 +351,7 @@ def test_all_bad_files_are_named_at_once(
     assert capsys.readouterr().err.count("it is looked through for others") == 1
 
 
-def test_a_line_that_is_too_long_is_one_row(
-    files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_is_too_long_is_one_row(files_study, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{DATA}.documents.MAX_LINE_BYTES", 1000)
     rows = jsonl([{"text": "a"}, {"text": "b" * 5000}, {"text": "c"}])
     (tmp_path / "x.jsonl").write_bytes(rows)
@@ -383,7 +360,7 @@ def test_a_line_that_is_too_long_is_one_row(
     assert corpus.position.n_invalid == 1
 
 
-def test_a_restart_counts_nothing_twice(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_a_restart_counts_nothing_twice(files_study, tmp_path):
     write_all(tmp_path, WITHOUT_TEXT | {"c.jsonl": BAD_ROWS})
     study = files_study(tmp_path, skip="invalid")
     whole = Corpus(study)
@@ -395,7 +372,7 @@ def test_a_restart_counts_nothing_twice(files_study: MakeStudy, tmp_path: Path) 
         assert rest.position == whole.position
 
 
-def test_rows_are_skipped_in_text_alone(tiny_study: Callable[..., dict[str, Any]]) -> None:
+def test_rows_are_skipped_in_text_alone(tiny_study):
     values = tiny_study()
     values["data"]["skip"] = "invalid"
     with pytest.raises(

@@ -104,7 +104,7 @@ def mirrored(here: Here) -> dict[str, str]:
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
 
 
-def test_all_that_a_study_needs_and_the_jobs_without_a_network(hub: HubServer, here: Here) -> None:
+def test_all_that_a_study_needs_and_the_jobs_without_a_network(hub, here):
     study(here)
     said = here.run("fetch", "--dry-run")
     assert said.returncode == 0, said.stderr
@@ -147,7 +147,7 @@ def test_all_that_a_study_needs_and_the_jobs_without_a_network(hub: HubServer, h
     "`fetch` is killed in the middle of a file",
     "the next one downloads that file again and keeps those before it",
 )
-def test_killed_and_resumed(hub: HubServer, here: Here) -> None:
+def test_killed_and_resumed(hub, here):
     study(here)
     second = sha256(four_files()["data/train-00001-of-00004.parquet"]).hexdigest()
     hub.faults += [Fault(f"/store/{second}", times=100, status=503)]
@@ -174,7 +174,7 @@ def test_killed_and_resumed(hub: HubServer, here: Here) -> None:
     assert not hub.sent(found["train-00000-of-00004.parquet"])
 
 
-def test_a_cap_fetches_the_first_files_only(hub: HubServer, here: Here) -> None:
+def test_a_cap_fetches_the_first_files_only(hub, here):
     study(here, max_tokens=8000)
     assert here.run("fetch", "--bytes-per-token", "0.1").returncode == 0
     corpus = next((here.folder / "mirror" / "corpora").iterdir())
@@ -196,7 +196,7 @@ def test_a_cap_fetches_the_first_files_only(hub: HubServer, here: Here) -> None:
     "what a job needs is not in the mirror, or damaged there, and the hub is switched off",
     "the job names it and the command that fetches it",
 )
-def test_what_is_not_there_is_named(hub: HubServer, here: Here) -> None:
+def test_what_is_not_there_is_named(hub, here):
     study(here)
     done = here.run("prepare", **OFFLINE)
     assert done.returncode == 2
@@ -233,7 +233,7 @@ def test_what_is_not_there_is_named(hub: HubServer, here: Here) -> None:
     "it tries all else, keeps nothing else in its place, and names the setting and the homes that"
     " it tried",
 )
-def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
+def test_what_fetch_refuses(hub, here):
     study(here, mirror=None)
     done = here.run("fetch")
     assert done.returncode == 2
@@ -272,7 +272,7 @@ def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
     "the names of the servers do not resolve while `fetch` runs",
     "it fails at once, after it has tried everything, and lists what is missing",
 )
-def test_names_that_do_not_resolve(here: Here) -> None:
+def test_names_that_do_not_resolve(here):
     here.first = here.first.replace(here.url, "https://lists.example.invalid")
     study(here)
     start = time.monotonic()
@@ -291,7 +291,7 @@ def test_names_that_do_not_resolve(here: Here) -> None:
     "the corpus has no column of the name that the study says, or numbers in it",
     "`fetch` names it after the first file, and preparation need not find it later",
 )
-def test_a_text_column_that_is_missing(hub: HubServer, here: Here) -> None:
+def test_a_text_column_that_is_missing(hub, here):
     study(here, source={"kind": "hub", "dataset": "org/set", "text_field": "body"})
     done = here.run("fetch")
     assert done.returncode == 2
@@ -308,7 +308,7 @@ def test_a_text_column_that_is_missing(hub: HubServer, here: Here) -> None:
     "the address of the hub or of a word list is plain http",
     "`fetch` refuses it; a server on this machine may be asked by http",
 )
-def test_plain_http(here: Here) -> None:
+def test_plain_http(here):
     study(here)
     done = here.run("fetch", HF_ENDPOINT="http://hub.example.org")
     assert done.returncode == 2
@@ -337,7 +337,7 @@ def test_plain_http(here: Here) -> None:
     "the disk has too little space for what `fetch` needs",
     "it stops before it downloads, and names the setting",
 )
-def test_too_little_space(hub: HubServer, here: Here) -> None:
+def test_too_little_space(hub, here):
     with small_disk(here.folder / "mirror", "60k"):
         study(here)
         done = here.run("fetch")
@@ -349,7 +349,7 @@ def test_too_little_space(hub: HubServer, here: Here) -> None:
         assert not hub.sent("store")
 
 
-def test_the_target_of_the_workflow(hub: HubServer, here: Here) -> None:
+def test_the_target_of_the_workflow(hub, here):
     settings = study(here)
     settings["evaluation"]["word_similarity"] = []
     write_json(here.folder / "study.json", settings)
@@ -376,7 +376,7 @@ def test_the_target_of_the_workflow(hub: HubServer, here: Here) -> None:
     assert "GB are free at" in done.stdout
 
 
-def test_a_tokenizer_that_is_not_gpt2s(hub: HubServer, here: Here) -> None:
+def test_a_tokenizer_that_is_not_gpt2s(hub, here):
     hub.add(
         GPT2_REPOSITORY,
         {"tokenizer.json": (here.tokenizer / "tokenizer.json").read_bytes()},
@@ -390,7 +390,7 @@ def test_a_tokenizer_that_is_not_gpt2s(hub: HubServer, here: Here) -> None:
 
 
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
-def test_gpt2s_tokenizer(hub: HubServer, here: Here) -> None:
+def test_gpt2s_tokenizer(hub, here):
     real = Path(os.environ["CAB_REAL_DATA"]) / "tokenizer" / "hf_gpt2" / "tokenizer.json"
     hub.add(GPT2_REPOSITORY, {"tokenizer.json": real.read_bytes()}, GPT2_REVISION)
     study(here, tokenizer="gpt2", vocab_size=50304)
@@ -401,14 +401,14 @@ def test_gpt2s_tokenizer(hub: HubServer, here: Here) -> None:
 
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
 @pytest.mark.parametrize("name", WORD_LISTS)
-def test_the_pinned_word_lists_are_the_authors(name: str) -> None:
+def test_the_pinned_word_lists_are_the_authors(name):
     assert (
         sha256_file(Path(os.environ["CAB_REAL_DATA"]) / "wordsim" / name) == WORD_LISTS[name].sha256
     )
 
 
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
-def test_the_papers_tasks_with_their_real_rows(hub: HubServer, here: Here) -> None:
+def test_the_papers_tasks_with_their_real_rows(hub, here):
     """From parquet, in the configurations that lm-eval's task files name, to lines of JSON."""
     real = Path(os.environ["CAB_REAL_DATA"]) / "hub"
     expected = {}
@@ -461,7 +461,7 @@ def test_the_rows_of_a_task_are_copied_as_they_stand(tmp_path, monkeypatch):
         written("c.parquet")
 
 
-def test_it_does_not_advise_itself() -> None:
+def test_it_does_not_advise_itself():
     missing: list[str] = []
     with fetch._tried(missing):
         raise ValueError(f"the hub is away; connect this machine,{BY_FETCH} or use a copy")

@@ -87,7 +87,7 @@ def here(places: Path, plan_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return tmp_path
 
 
-def test_two_folders_make_one_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_folders_make_one_study(here, capsys):
     assert main(["merge", "../one/results", "../two/results"]) == 0
     said = capsys.readouterr().err
     assert (
@@ -124,9 +124,7 @@ def one_run(here: Path) -> Path:
 @pytest.mark.parametrize(
     "name", ["model/model.safetensors", "history.jsonl", "run.json", "cell.json"]
 )
-def test_a_damaged_run_is_left_out(
-    name: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_run_is_left_out(name, here, capsys):
     file = one_run(here) / name
     file.write_bytes(file.read_bytes()[:-9])
     assert main(["merge", "../one/results"]) == 1
@@ -144,9 +142,7 @@ def test_a_damaged_run_is_left_out(
 @pytest.mark.parametrize(
     ("name", "place"), [("run.json", "there"), ("cell.json", "there"), ("run.json", "here")]
 )
-def test_a_pipe_in_the_place_of_a_record_is_not_opened(
-    name: str, place: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipe_in_the_place_of_a_record_is_not_opened(name, place, here, capsys):
     run = one_run(here)
     if place == "here":
         assert main(["merge", "../one/results"]) == 0
@@ -161,9 +157,7 @@ def test_a_pipe_in_the_place_of_a_record_is_not_opened(
         assert f"{run}: not whole, kept as {run.name}.damaged-1" in said
 
 
-def test_a_run_with_other_bits_does_not_replace_the_one_here(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_other_bits_does_not_replace_the_one_here(here, capsys):
     assert main(["merge", "../one/results"]) == 0
     run = Path("results/runs", one_run(here).name)
     before = sha256_file(run / "run.json")
@@ -174,7 +168,7 @@ def test_a_run_with_other_bits_does_not_replace_the_one_here(
     assert sha256_file(run / "run.json") == before
 
 
-def test_a_run_on_other_data_is_left_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_other_data_is_left_out(here, capsys):
     record = read_sealed(one_run(here) / "run.json")
     write_sealed(
         one_run(here) / "run.json",
@@ -184,9 +178,7 @@ def test_a_run_on_other_data_is_left_out(here: Path, capsys: pytest.CaptureFixtu
     assert "not the tokens that it was trained on" in capsys.readouterr().err
 
 
-def test_an_unfinished_run_here_gives_way_unless_it_is_trained(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unfinished_run_here_gives_way_unless_it_is_trained(here, capsys):
     run = Path("results/runs", one_run(here).name)
     lock = FolderLock(run)
     lock.acquire()
@@ -199,9 +191,7 @@ def test_an_unfinished_run_here_gives_way_unless_it_is_trained(
     assert (run / "run.json").is_file()
 
 
-def test_evaluations_of_another_version_are_measured_anew(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluations_of_another_version_are_measured_anew(here, capsys):
     old, *others = sorted((one_run(here) / "evaluations").glob("*.json"))
     write_sealed(old, read_sealed(old) | {"version": 0})
     assert main(["merge", "../one/results"]) == 0
@@ -220,7 +210,7 @@ def test_evaluations_of_another_version_are_measured_anew(
     "Three processes merge the same folder at once.",
     "One after the other works, and all end well: each run is whole, and taken once.",
 )
-def test_three_merges_at_once(here: Path) -> None:
+def test_three_merges_at_once(here):
     command = ["-m", "coupled_adam_bench", "merge", "../one/results"]
     processes = [python("pipeline", command, Path(), dict(os.environ)) for _ in range(3)]
     said = [process.communicate(timeout=120)[1] for process in processes]
@@ -250,7 +240,7 @@ def test_three_merges_at_once(here: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["model/model.safetensors", "checkpoints/mine", "evaluations/more.json", ""]
 )
-def test_links_are_not_followed(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_are_not_followed(name, here, capsys):
     link = one_run(here) / name
     target = here / "elsewhere"
     if link.exists():
@@ -263,9 +253,7 @@ def test_links_are_not_followed(name: str, here: Path, capsys: pytest.CaptureFix
     assert "5 taken, 0 were here before, 1 left out" in said
 
 
-def test_links_among_the_data_are_not_followed(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_links_among_the_data_are_not_followed(here, capsys):
     (data,) = (here / "one" / "results" / "data").iterdir()
     (data / "train.bin").rename(here / "train.bin")
     (data / "train.bin").symlink_to(here / "train.bin")
@@ -279,9 +267,7 @@ def test_links_among_the_data_are_not_followed(
     "A record in the other folder is of a form that nobody foresaw.",
     "Its run is left out with the reason, and the others are taken.",
 )
-def test_one_bad_run_does_not_end_the_others(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_bad_run_does_not_end_the_others(here, capsys):
     record = read_sealed(one_run(here) / "run.json")
     write_sealed(
         one_run(here) / "run.json", record | {"data_sha256": 7, "model_sha256": [], "step": {}}
@@ -293,9 +279,7 @@ def test_one_bad_run_does_not_end_the_others(
     assert "5 taken, 0 were here before, 1 left out" in said
 
 
-def test_what_is_no_results_folder_is_refused(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_results_folder_is_refused(here, capsys):
     assert main(["merge", "../one"]) == 2
     assert (
         "../one: has no folder runs; give the folder `results` of another place"

@@ -630,9 +630,7 @@ def test_counts(value, text):
 # A study that tunes.
 
 
-def test_candidates_cost_and_their_cells_come_after_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_candidates_cost_and_their_cells_come_after_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan = make_plan(load_any_study(CONFIGS / "tuned.yaml"))
     estimate = estimate_study(plan)
