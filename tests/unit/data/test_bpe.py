@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import only, study_and_data
+from prepared import prepared
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from coupled_adam_bench.data import bpe
 from coupled_adam_bench.data import prepare as prepare_module
 from coupled_adam_bench.data.bins import SPLITS, load_meta, open_tokens
 from coupled_adam_bench.data.bpe import cut, learn_bpe
-from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.shards import split_of
 from coupled_adam_bench.data.token_bytes import token_bytes
 from coupled_adam_bench.data.tokenizers import EOT, Encoder
@@ -71,11 +70,6 @@ def study(files_study: MakeStudy, tmp_path: Path) -> Study:
     return bpe_study(files_study, write_texts(tmp_path / "text" / "x.jsonl", some_texts(200)))
 
 
-def prepared(study: Study, out: Path, workers: int = 1) -> Path:
-    prepare(*study_and_data(only(make_plan(study))), out, workers)
-    return out
-
-
 def directly(texts: list[str], vocab_size: int) -> list[list[str]]:
     """The merges that the library learns from texts as they are."""
     tokenizer = Tokenizer(models.BPE())
@@ -94,7 +88,7 @@ def directly(texts: list[str], vocab_size: int) -> list[list[str]]:
 
 
 def test_it_is_what_the_library_learns_from_train(study, tmp_path):
-    out = prepared(study, tmp_path / "out")
+    out = prepared(make_plan(study), tmp_path / "out")
     texts = some_texts(200)
     train = [text for text in texts if split(text, study) == "train"]
     model = read_json(out / "tokenizer" / "tokenizer.json")["model"]
@@ -154,7 +148,7 @@ def test_neither_threads_nor_pieces_change_the_merges(study, tmp_path, monkeypat
 
 
 def test_any_text_comes_back(study, tmp_path):
-    folder = prepared(study, tmp_path / "out") / "tokenizer"
+    folder = prepared(make_plan(study), tmp_path / "out") / "tokenizer"
     encoder, decoder = Encoder(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
     n_bytes = token_bytes(folder, VOCAB_SIZE, encoder.eot_id).inside
 
@@ -206,17 +200,17 @@ def test_a_long_run_is_cut(run):
     " same",
 )
 def test_it_goes_on_with_what_was_learned(study, tmp_path, monkeypatch):
-    whole = prepared(study, tmp_path / "whole")
+    whole = prepared(make_plan(study), tmp_path / "whole")
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(prepare_module, "_assemble", killed)
-        prepared(study, tmp_path / "out")
+        prepared(make_plan(study), tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(bpe, "_merges", killed)
-        prepared(study, tmp_path / "out")
+        prepared(make_plan(study), tmp_path / "out")
     for file in ("meta.json", "train.bin", "tokenizer/tokenizer.json"):
         assert (tmp_path / "out" / file).read_bytes() == (whole / file).read_bytes()
     assert not (whole / "shards").exists()
@@ -332,11 +326,11 @@ def test_settings_that_do_not_fit(settings, message, files_study):
 
 def test_it_is_said_if_the_text_is_read_more_than_once(study, tmp_path, capsys):
     study = replace_vocab(study, BYTES_AND_EOT)
-    prepared(study, tmp_path / "few")
+    prepared(make_plan(study), tmp_path / "few")
     assert "times the text" not in capsys.readouterr().err
     n_train = load_meta(tmp_path / "few").splits["train"].n_tokens
     training = study.training.model_copy(update={"batch_sequences": n_train})
-    prepared(study.model_copy(update={"training": training}), tmp_path / "many")
+    prepared(make_plan(study.model_copy(update={"training": training})), tmp_path / "many")
     said = (
         f"train has {n_train:,} tokens, and the largest run of the grid reads {80 * n_train:,}: 80"
         " times the text"

@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from planned import only, study_and_data
+from prepared import contents, prepared
 
 from coupled_adam_bench.data.bins import verified_file, verified_tree
 from coupled_adam_bench.data.check import META, data_is_damaged, split_checksums
-from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -29,11 +28,6 @@ FILES = [
     "tasks/synthetic_grammar.jsonl",
     "tasks/synthetic_grammar.yaml",
 ]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def flip(path: Path) -> None:
@@ -90,7 +84,7 @@ def test_each_damage_is_named_and_mended(name, damage, data, tiny_plan):
         verified_file(data, name)
     assert str(data / name) in str(raised.value)
     assert not (data / META).exists()
-    prepare(*study_and_data(only(tiny_plan)), data, workers=1)
+    prepared(tiny_plan, data)
     assert contents(data) == before
     assert verified_file(data, name).read_bytes() == before[name]
 
@@ -99,7 +93,7 @@ def test_each_damage_is_named_and_mended(name, damage, data, tiny_plan):
 def test_preparation_alone_finds_damage_too(name, data, tiny_plan, capsys):
     before = contents(data)
     flip(data / name)
-    prepare(*study_and_data(only(tiny_plan)), data, workers=1)
+    prepared(tiny_plan, data)
     assert contents(data) == before
     if name != META:
         assert f"{data / name}: SHA-256" in capsys.readouterr().err
@@ -121,7 +115,7 @@ def test_a_damaged_description(damage, data, tiny_plan):
     assert str(data / META) in str(data_is_damaged(data))
     with pytest.raises(ValueError, match=r"meta\.json: .*start again: it will be prepared anew"):
         verified_file(data, "val.bin")
-    prepare(*study_and_data(only(tiny_plan)), data, workers=1)
+    prepared(tiny_plan, data)
     assert contents(data) == before
 
 
@@ -169,5 +163,5 @@ def test_two_preparations_at_once(tiny_study, tmp_path):
         == 1
     )
     assert sum("prepare tiny" in error for error in errors) == 1  # one of them has worked
-    prepare(*study_and_data(only(plan)), tmp_path / "alone", workers=1)
+    prepared(plan, tmp_path / "alone")
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")

@@ -44,6 +44,17 @@ def pinned(small_gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def save(files_study: MakeStudy, tmp_path: Path) -> Callable[..., Path]:
+    """The function that saves a tokenizer of somebody's as preparation does, and returns where."""
+
+    def save(source: Path, **data: Any) -> Path:
+        save_tokenizer(files_study("t.txt", source, **data), None, tmp_path / "out")
+        return tmp_path / "out"
+
+    return save
+
+
 def gpt2_study(files_study: MakeStudy, path: Path | None) -> Study:
     study = files_study("t.txt", tokenizer="gpt2")
     paths = study.paths.model_copy(update={"tokenizer": None if path is None else str(path)})
@@ -105,12 +116,12 @@ def test_gpt2_without_a_network(files_study, tmp_path, monkeypatch):
         save_tokenizer(gpt2_study(files_study, None), None, tmp_path)
 
 
-def test_more_tokens_than_rows(small_gpt2, files_study, tmp_path):
+def test_more_tokens_than_rows(small_gpt2, save):
     n_vocab = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json")).get_vocab_size()
     with pytest.raises(
         ValueError, match=rf"data\.vocab_size: 300, but the tokenizer has {n_vocab} tokens"
     ):
-        save_tokenizer(files_study("t.txt", small_gpt2, vocab_size=300), None, tmp_path)
+        save(small_gpt2, vocab_size=300)
 
 
 @pytest.mark.parametrize(
@@ -124,14 +135,13 @@ def test_more_tokens_than_rows(small_gpt2, files_study, tmp_path):
         ({"model_max_length": 5}, "</s>", "</s>"),
     ],
 )
-def test_end_of_text_of_any_tokenizer(config, special, found, files_study, tmp_path):
+def test_end_of_text_of_any_tokenizer(config, special, found, save, tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"the": 0, "of": 1, "?": 2}, unk_token="?"))
     tokenizer.add_special_tokens([special])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     if config is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
-    encoder = load_encoder(tmp_path / "out")
+    encoder = load_encoder(save(tmp_path))
     assert encoder.eot_id == {"the": 0, special: 3}[found]
     assert encoder.n_vocab == 4
 
@@ -155,11 +165,11 @@ def test_end_of_text_of_any_tokenizer(config, special, found, files_study, tmp_p
         ('{"eos_token": "<e>"}', "says '<e>', which the tokenizer does not have"),
     ],
 )
-def test_odd_configurations(config, message, files_study, tmp_path):
+def test_odd_configurations(config, message, save, tmp_path):
     Tokenizer(models.WordLevel({"the": 0}, unk_token="the")).save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(config)
     with pytest.raises(ValueError, match=rf"tokenizer_config\.json.*{message}"):
-        save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+        save(tmp_path)
 
 
 @pytest.mark.fault(
@@ -190,12 +200,12 @@ def test_odd_configurations(config, message, files_study, tmp_path):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_no_token_for_the_unknown(model, message, files_study, tmp_path):
+def test_no_token_for_the_unknown(model, message, save, tmp_path):
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens(["</s>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match=rf"tokenizer\.json: {message}"):
-        save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+        save(tmp_path)
 
 
 @pytest.mark.fault(
@@ -213,7 +223,7 @@ def test_no_token_for_the_unknown(model, message, files_study, tmp_path):
         (("added_tokens",), [], "no end-of-text token"),
     ],
 )
-def test_damaged_tokenizers(place, value, message, files_study, tmp_path):
+def test_damaged_tokenizers(place, value, message, save, tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"the": 0, "?": 1}, unk_token="?"))
     tokenizer.add_special_tokens(["</s>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -225,20 +235,20 @@ def test_damaged_tokenizers(place, value, message, files_study, tmp_path):
 
     edit_json(tmp_path / "tokenizer.json", tmp_path, damage)
     with pytest.raises(ValueError, match=rf"tokenizer\.json: .*{message}"):
-        save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+        save(tmp_path)
 
 
 @pytest.mark.parametrize(
     "content", ["", "[" * 10**5, "\xff", "{}", "[]", '{"model": {"type": "WordLevel"}}', "{"]
 )
 @pytest.mark.parametrize("kind", ["file", "gpt2"])
-def test_a_file_that_is_no_tokenizer(content, kind, files_study, tmp_path):
+def test_a_file_that_is_no_tokenizer(content, kind, save, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ValueError, match=r"tokenizer\.json: "):
-        save_tokenizer(files_study("t.txt", tmp_path, tokenizer=kind), None, tmp_path / "out")
+        save(tmp_path, tokenizer=kind)
 
 
-def test_a_file_that_truncates_pads_and_draws(small_gpt2, files_study, tmp_path, sample):
+def test_a_file_that_truncates_pads_and_draws(small_gpt2, save, tmp_path, sample):
     plain = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
     expected = plain.encode(sample).ids
     plain.enable_truncation(4)
@@ -250,8 +260,7 @@ def test_a_file_that_truncates_pads_and_draws(small_gpt2, files_study, tmp_path,
         values["model"]["dropout"] = 0.5
 
     drawing = edit_json(tmp_path / "in" / "tokenizer.json", tmp_path / "drawing", draw)
-    save_tokenizer(files_study("t.txt", drawing), None, tmp_path / "out")
-    assert load_encoder(tmp_path / "out").encode(sample).tolist() == expected
+    assert load_encoder(save(drawing)).encode(sample).tolist() == expected
 
 
 @pytest.mark.fault(
@@ -261,7 +270,7 @@ def test_a_file_that_truncates_pads_and_draws(small_gpt2, files_study, tmp_path,
     "its name in a text is text like any other, so no document has an end within it",
 )
 @pytest.mark.parametrize("kind", ["added", "word", "piece"])
-def test_end_of_text_is_in_no_document(kind, files_study, tmp_path, small_gpt2):
+def test_end_of_text_is_in_no_document(kind, save, tmp_path, small_gpt2):
     if kind == "added":
         tokenizer = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
         tokenizer.add_tokens(["<end>"])
@@ -275,8 +284,7 @@ def test_end_of_text_is_in_no_document(kind, files_study, tmp_path, small_gpt2):
     (tmp_path / "own").mkdir()
     tokenizer.save(str(tmp_path / "own" / "tokenizer.json"))
     (tmp_path / "own" / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
-    save_tokenizer(files_study("t.txt", tmp_path / "own"), None, tmp_path / "saved")
-    encoder = load_encoder(tmp_path / "saved")
+    encoder = load_encoder(save(tmp_path / "own"))
     assert encoder.eot_id == tokenizer.token_to_id("<end>")
     ids = encoder.encode("a <end> a").tolist()
     assert len(ids) > 2 and encoder.eot_id not in ids
