@@ -8,10 +8,11 @@ from typing import Any
 
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.records.stored import measurement_of
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.cells import Cell, block_cells
-from coupled_adam_bench.study.config import Study
-from coupled_adam_bench.study.plan import Plan, _plan
+from coupled_adam_bench.study.catalogue.stages import STAGES
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell, block_cells
+from coupled_adam_bench.study.plan.plan import _plan
+from coupled_adam_bench.study.settings import Study
 
 DONE = Path("stage.done")
 

@@ -6,7 +6,7 @@ import pytest
 from hub_fixtures import SAMPLE, here, hub, small_gpt2  # noqa: F401 (fixtures)
 from text_study import text_settings
 
-from coupled_adam_bench.study.config import Study, parse_study
+from coupled_adam_bench.study.settings import Study, parse_study
 
 
 @pytest.fixture(scope="session")

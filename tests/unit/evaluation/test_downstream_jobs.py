@@ -14,7 +14,7 @@ from coupled_adam_bench.records.kept import read_documents
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.catalogue.stages import STAGES
 
 
 def test_requests_are_built_and_tokenized_once(part, monkeypatch):
@@ -72,7 +72,7 @@ KILLED_IN_THE_SECOND = """
     import os
     import sys
     from pathlib import Path
-    from coupled_adam_bench.study.catalog.stages import STAGES
+    from coupled_adam_bench.study.catalogue.stages import STAGES
     from coupled_adam_bench.evaluation import embedding_geometry
     from coupled_adam_bench.evaluation.stage import run_stage
     from coupled_adam_bench.study.plan import load_plan

@@ -8,15 +8,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from coupled_adam_bench.evaluation.task_loading import load_tasks
 from own_tasks import append, json_lines, mean_of, write_task
 from planned import Planned
 from text_study import END, byte_tokenizer, cell_settings, write_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from coupled_adam_bench.evaluation import downstream
-from coupled_adam_bench.evaluation.downstream import load_tasks, try_tasks
+from coupled_adam_bench.evaluation.downstream import try_tasks
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.settings import parse_study
 
 DATA_ID = "files-0123456789"
 KNOWN = ["the", "of", "and", "to", "sleep", "sleeps", "dog"]

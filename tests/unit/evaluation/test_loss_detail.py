@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES, BANDS, NEVER_SEEN
 from hypothesis import given
 from hypothesis import strategies as st
 from own_tasks import json_lines
@@ -38,9 +39,8 @@ from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.store.runs import write_run
-from coupled_adam_bench.study import config
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES, BANDS, NEVER_SEEN
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study import settings as config
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import make_plan
 from embedding_geometry.frequency import bands_of_tokens
 
