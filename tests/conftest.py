@@ -13,7 +13,7 @@ import pytest
 from finished import HOSTILE, copied, finish_in_hostile_folder, once, small, write
 from forks import FOLDER, OWNER, STARTED, kill_started, python_of_workers
 from hypothesis import settings
-from planned import only, study_and_data
+from planned import only
 from starts import finish, make_tables
 from tiny import tiny_settings
 from tiny import tiny_study as tiny_study
@@ -97,6 +97,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped:
+        terminalreporter.write_line(f"Skipped: {len(skipped)}; pytest -rs lists the reasons.")
     if exitstatus == pytest.ExitCode.TESTS_FAILED and FOLDER in os.environ:
         kept = os.environ.pop(FOLDER)
         terminalreporter.write_line(f"The folders of these tests are kept in {kept}; delete it.")
@@ -262,12 +265,10 @@ def tiny_plan() -> Plan:
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data folder of :func:`tiny_plan`, prepared once; do not write into it."""
-    from coupled_adam_bench.data.prepare import prepare
+    from prepared import prepared
 
     plan = make_plan(parse_study(tiny_settings()))
-    folder = tmp_path_factory.mktemp("data") / only(plan).data_id
-    prepare(*study_and_data(only(plan)), folder, workers=1)
-    return folder
+    return prepared(plan, tmp_path_factory.mktemp("data") / only(plan).data_id)
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,12 @@ def write(folder: Path, settings: dict[str, Any], name: str = "study.yaml") -> N
     (folder / name).write_text(yaml.safe_dump(settings))
 
 
+def read(folder: Path, name: str = "study.yaml") -> dict[str, Any]:
+    """Read the settings that :func:`write` has written."""
+    settings: dict[str, Any] = yaml.safe_load((folder / name).read_text())
+    return settings
+
+
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """Return a folder that ``make`` fills in the worker that asks for it first; the others wait."""
     base = factory.getbasetemp()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hub_server import Here, HubServer, serving
+from text_study import text_settings
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from coupled_adam_bench.study.settings import Study, parse_study
@@ -53,24 +54,12 @@ def files_study() -> Callable[..., Study]:
     def make(
         text: Path | str, tokenizer_path: Path | None = None, seq_len: int = 8, **data: Any
     ) -> Study:
-        values = {
-            "study": "files",
-            "paths": {
-                "text": str(text),
-                "tokenizer": None if tokenizer_path is None else str(tokenizer_path),
-            },
-            "data": {
-                "name": "files",
-                "source": {"kind": "files"},
-                "tokenizer": "file" if tokenizer_path is not None else "gpt2",
-                "vocab_size": 50304,
-                "split": {"val_fraction": 0.2, "test_fraction": 0.2},
-            }
-            | data,
-            "models": ["gpt2-2x32"],
-            "training": {"seq_len": seq_len, "batch_sequences": 2, "warmup_steps": 5},
-            "grid": [{"models": ["gpt2-2x32"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}],
+        paths = {
+            "text": str(text),
+            "tokenizer": None if tokenizer_path is None else str(tokenizer_path),
         }
-        return parse_study(values)
+        brought = {"tokenizer": "gpt2"} if tokenizer_path is None else {}
+        data = {"vocab_size": 50304} | brought | data
+        return parse_study(text_settings(paths=paths, data=data, training={"seq_len": seq_len}))
 
     return make

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from forks import python
+from text_study import text_settings
 
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.plan import make_plan
@@ -363,6 +364,13 @@ def four_files(folder: str = "data") -> dict[str, bytes]:
     }
 
 
+def hub_environment(url: str, home: Path) -> dict[str, str]:
+    """The environment of a process for which the hub is at this address."""
+    names = ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_DATASETS_OFFLINE")
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    return kept | {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
 class Here:
     """A folder with a study, whose commands run in processes of their own."""
 
@@ -374,23 +382,18 @@ class Here:
     def study(self, hub_minutes: float = 0.5, **sections: dict[str, Any]) -> dict[str, Any]:
         """Write the plan of a study of small settings, some of which ``sections`` replace; return
         the settings."""
-        values: dict[str, Any] = {
-            "study": "s",
-            "paths": {"tokenizer": str(self.tokenizer), "word_similarity": "sets"},
-            "data": {
-                "name": "text",
-                "source": {"kind": "hub", "dataset": "org/set"},
-                "tokenizer": "file",
-                "vocab_size": 512,
-                "split": {"val_fraction": 0.1, "test_fraction": 0.1},
-            },
-            "models": ["gpt2-2x32"],
-            "training": {"seq_len": 64, "batch_sequences": 2, "warmup_steps": 5},
-            "grid": [{"models": ["gpt2-2x32"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}],
-            "execution": {"hub_minutes": hub_minutes},
+        paths = {"text": [], "tokenizer": str(self.tokenizer), "word_similarity": "sets"}
+        data = {
+            "source": {"kind": "hub", "dataset": "org/set"},
+            "split": {"val_fraction": 0.1, "test_fraction": 0.1},
         }
-        for section, changes in sections.items():
-            values[section] = values.get(section, {}) | changes
+        values = text_settings(
+            paths=paths | sections.pop("paths", {}),
+            data=data | sections.pop("data", {}),
+            training={"seq_len": 64},
+            execution={"hub_minutes": hub_minutes},
+            **sections,
+        )
         write_sealed(self.folder / "plan.json", make_plan(parse_study(values)).to_json())
         return values
 
@@ -402,13 +405,7 @@ class Here:
 
     @property
     def environment(self) -> dict[str, str]:
-        names = ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_DATASETS_OFFLINE")
-        kept = {name: value for name, value in os.environ.items() if name not in names}
-        return kept | {
-            "HF_ENDPOINT": self.url,
-            "HF_HOME": str(self.folder / "hf"),
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-        }
+        return hub_environment(self.url, self.folder / "hf")
 
     def start(self, *arguments: str, **environment: str) -> Any:
         code = (
@@ -420,10 +417,25 @@ class Here:
             "pipeline without a hub", command, self.folder, self.environment | environment
         )
 
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **environment: str) -> str:
+        """Run a command, which must end well; return what it said of its work."""
+        return self._ended(0, *arguments, **environment)[1]
+
+    def told(self, *arguments: str) -> str:
+        """Run a command, which must end well; return what it was asked to tell."""
+        return self._ended(0, *arguments)[0]
+
+    def refused(self, *arguments: str, **environment: str) -> str:
+        """Run a command, which must end with a sentence; return what it said."""
+        said = self._ended(2, *arguments, **environment)[1]
+        assert "Traceback" not in said
+        return said
+
+    def _ended(self, status: int, *arguments: str, **environment: str) -> tuple[str, str]:
         process = self.start(*arguments, **environment)
         out, err = process.communicate(timeout=120)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        assert process.returncode == status, err
+        return out, err
 
 
 @contextmanager

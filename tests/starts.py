@@ -11,12 +11,12 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from finished import ROOT, SNAKEMAKE
 from forks import FOLDER, Fork, python, real, real_starts
+from waits import wait_until
 
 SECONDS = 600
 """Within which a start must end."""
@@ -84,6 +84,19 @@ def finish(folder: Path, *targets: str, study: str = "study.yaml") -> str:
     return result.stdout
 
 
+def refused(folder: Path, *targets: str, study: str = "study.yaml") -> str:
+    """Start the workflow, and return what it said; it must stop before the first job, with a
+    sentence, and leave no folder."""
+    results = folder / "results"
+    had_results = results.exists()
+    result = snakemake(folder, *targets, study=study)
+    assert result.returncode != 0
+    assert "Traceback" not in result.stdout
+    assert results.exists() == had_results
+    assert not (results / "runs").exists()
+    return result.stdout
+
+
 def make_tables(folder: Path, study: str = "tiny", *options: str) -> None:
     """Make the tables of a study that is evaluated.
 
@@ -119,9 +132,11 @@ def start(folder: Path, *targets: str, said: str = "said.txt") -> Any:
 def begin(folder: Path) -> Any:
     """Start the workflow as :func:`start` does, and return when a cell is being trained."""
     process = start(folder, "tables")
-    deadline = time.monotonic() + 300
-    while not any(path.stat().st_size for path in folder.glob("results/runs/*/history.jsonl")):
+
+    def trains() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        histories = folder.glob("results/runs/*/history.jsonl")
+        return any(path.stat().st_size for path in histories)
+
+    wait_until(trains, 300)
     return process

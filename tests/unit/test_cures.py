@@ -16,16 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pydantic import BaseModel
-from tokenizers import (
-    AddedToken,
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-)
+from text_study import byte_tokenizer, text_settings
+from tokenizers import Regex, normalizers, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from coupled_adam_bench.data.prepare import prepare
@@ -64,22 +56,7 @@ class Cure:
 
 
 def study(**changes: Any) -> Study:
-    values: dict[str, Any] = {
-        "study": "files",
-        "paths": {"text": "text", "tokenizer": "tokenizer"},
-        "data": {
-            "name": "files",
-            "source": {"kind": "files"},
-            "tokenizer": "file",
-            "vocab_size": 512,
-            "split": {"val_fraction": 0.2, "test_fraction": 0.2},
-        }
-        | changes.pop("data", {}),
-        "models": ["gpt2-2x32"],
-        "training": {"seq_len": 8, "batch_sequences": 2, "warmup_steps": 5},
-        "grid": [{"models": ["gpt2-2x32"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}],
-    }
-    return parse_study(values | changes)
+    return parse_study(text_settings(**changes))
 
 
 def write(name: str, content: str | bytes) -> Path:
@@ -91,16 +68,11 @@ def write(name: str, content: str | bytes) -> Path:
 
 def byte_level(normalizer: Any = None, pre_tokenizer: Any = None) -> None:
     """Write a byte-level tokenizer, and what stands before its bytes."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
-    last = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.pre_tokenizer = (
-        last if pre_tokenizer is None else pre_tokenizers.Sequence([pre_tokenizer, last])
-    )
-    made.decoder = decoders.ByteLevel()
+    made = byte_tokenizer("</s>")
+    if pre_tokenizer is not None:
+        made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizer, made.pre_tokenizer])
     if normalizer is not None:
         made.normalizer = normalizer
-    made.add_special_tokens([AddedToken("</s>", special=True, normalized=False)])
     Path("tokenizer").mkdir(exist_ok=True)
     made.save("tokenizer/tokenizer.json")
 
@@ -380,9 +352,13 @@ CURES = {
     ),
     # ---- tasks ----
     "a tag in place of a task": Cure(
-        lambda: (write("tasks/a.yaml", "task: a\ntag: mine\n"), write("names", "mine")),
-        lambda: find_tasks(Path("names").read_text().split(), "tasks"),
-        r"'mine' is a tag, not a task; name its tasks instead: a$",
+        lambda: (
+            write("tasks/a.yaml", "task: a\ntag: mine\n"),
+            write("tasks/b.yaml", "task: b\ntag: [other, mine]\n"),
+            write("names", "mine"),
+        ),
+        lambda: find_tasks(Path("names").read_text().split(", "), "tasks"),
+        r"'mine' is a tag, not a task; name its tasks instead: a, b$",
         lambda said: write("names", said.rpartition(": ")[2]),
     ),
     "two tasks of one name": Cure(
@@ -436,14 +412,12 @@ def patterns(schema: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("settings", [Study, Composite, StatedPlan, Bundle])
-def test_each_pattern_of_a_setting_is_said_in_words(settings: type[BaseModel]) -> None:
+def test_each_pattern_of_a_setting_is_said_in_words(settings):
     assert patterns(settings.model_json_schema()) <= _IN_WORDS.keys()
 
 
 @pytest.mark.parametrize("name", CURES)
-def test_the_advice_of_a_refusal_ends_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_advice_of_a_refusal_ends_it(name, tmp_path, monkeypatch):
     cure = CURES[name]
     monkeypatch.chdir(tmp_path)
     cure.begin()

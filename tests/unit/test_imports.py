@@ -300,7 +300,7 @@ def test_what_the_stages_on_a_cpu_start_with():
     assert loaded_by(modules, libraries) == ""
 
 
-def test_a_job_starts_without_reading_source() -> None:
+def test_a_job_starts_without_reading_source():
     """Pydantic would read the docstrings of settings from it, in a quarter of the time that all
     jobs start in."""
     program = f"import linecache, {PACKAGE}.cli; print(sorted(linecache.cache))"

@@ -32,8 +32,23 @@ REGISTRY = Path("packages") / "coupled-adam-registry"
 PACKAGES = (OPTIMIZER, MEASURE, REGISTRY)
 
 
+def read(name: str | Path) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
 def project_of(folder: Path) -> dict[str, Any]:
-    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return tomllib.loads(read(folder / "pyproject.toml"))["project"]
+
+
+def run(*command: str | Path, **options: Any) -> str:
+    """Run a command, which must end well, and return what it said."""
+    return subprocess.run(command, capture_output=True, text=True, check=True, **options).stdout
+
+
+def python(program: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program of Python, which may fail."""
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 PROJECT = project_of(Path())
@@ -52,7 +67,7 @@ def requirements(*groups: str) -> list[Requirement]:
 
 @pytest.fixture(scope="module")
 def pins() -> dict[str, Version]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    lines = read("constraints.txt").splitlines()
     matches = [
         re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)", line)
         for line in lines
@@ -99,28 +114,16 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
     """Return the wheels of all distributions by their names, built from the files that git
     knows."""
     clone, built = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheels")
-    files = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    for name in filter(None, files.split("\0")):
+    for name in filter(None, run("git", "ls-files", "-z", cwd=ROOT).split("\0")):
         if (
             name.startswith(("src/", "packages/", "README", "LICENSE", "pyproject"))
             and (ROOT / name).is_file()
         ):
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, clone / name)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        built,
-    ]
-    subprocess.run([*pip, *(clone / folder for folder in PACKAGES), clone], check=True)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", built]
+    folders = [*(clone / folder for folder in PACKAGES), clone]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, *folders], check=True)
     return {"-".join(path.name.split("-")[0].split("_")): path for path in built.iterdir()}
 
 
@@ -131,17 +134,20 @@ def test_an_index_takes_all_wheels(wheels):
     )
 
 
-@pytest.mark.parametrize(
-    ("package", "folder"),
-    [
-        ("coupled_adam_bench", Path()),
-        ("coupled_adam", OPTIMIZER),
-        ("embedding_geometry", MEASURE),
-        ("coupled_adam_registry", REGISTRY),
-    ],
+FOLDERS = {
+    coupled_adam_bench: Path(),
+    coupled_adam: OPTIMIZER,
+    embedding_geometry: MEASURE,
+    coupled_adam_registry: REGISTRY,
+}
+each_package = pytest.mark.parametrize(
+    ("module", "folder"), FOLDERS.items(), ids=[module.__name__ for module in FOLDERS]
 )
-def test_every_file_of_a_package_is_in_its_wheel(wheels, package, folder):
-    source = ROOT / folder / "src"
+
+
+@each_package
+def test_every_file_of_a_package_is_in_its_wheel(wheels, module, folder):
+    source, package = ROOT / folder / "src", module.__name__
     files = {
         path.relative_to(source).as_posix()
         for path in (source / package).rglob("*")
@@ -191,47 +197,31 @@ def test_the_wheels_work_in_empty_environments(wheels, tmp_path):
     for name, distributions in installed.items():
         venv.create(tmp_path / name, with_pip=False)
         pythons[name] = str(tmp_path / name / "bin" / "python")
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            pythons[name],
-            "install",
-            "--quiet",
-            "--no-index",
-            "--no-deps",
-        ]
-        subprocess.run(
-            [*pip, *(wheels[distribution] for distribution in distributions)], check=True
-        )
+        pip = [sys.executable, "-m", "pip", "--python", pythons[name], "install"]
+        pip += ["--quiet", "--no-index", "--no-deps"]
+        subprocess.run([*pip, *map(wheels.get, distributions)], check=True)
         (own,) = (tmp_path / name).glob("lib/python*/site-packages")
         (own / "others.pth").write_text(
             "\n".join(theirs), encoding="utf-8"
         )  # whose own .pth are not read
 
-    def run(name: str, *arguments: str) -> str:
-        command = [pythons[name], "-P", *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, cwd=tmp_path
-        ).stdout
+    def run_in(name: str, *arguments: str) -> str:
+        return run(pythons[name], "-P", *arguments, cwd=tmp_path)
 
-    run("optimizer", "-c", USE)
+    run_in("optimizer", "-c", USE)
     np.save(tmp_path / "matrix.npy", np.eye(5))
-    said = run("measure", "-c", MEASURE_WITHOUT, "matrix.npy")
+    said = run_in("measure", "-c", MEASURE_WITHOUT, "matrix.npy")
     assert "embeddings isotropy" in said
     where = (
         "from coupled_adam_bench import optim; print(optim.CoupledAdam.__module__, optim.__file__)"
     )
-    module, file = run("bench", "-c", where).split()
+    module, file = run_in("bench", "-c", where).split()
     assert module == "coupled_adam.optimizer"
     assert Path(file).is_relative_to(tmp_path / "bench")
     command = str(tmp_path / "bench" / "bin" / "coupled-adam-bench")
-    said = subprocess.run(
-        [command, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path
-    ).stdout
+    said = run(command, "--help", cwd=tmp_path)
     assert "Studies are run by snakemake in a clone of the repository" in " ".join(said.split())
-    said = run("bench", "-m", "coupled_adam_bench", "export", "--help")
+    said = run_in("bench", "-m", "coupled_adam_bench", "export", "--help")
     assert "ro-crate" in said  # of the registry's own wheel
     refused = [command, "report", "--plan", "plan.json"]
     result = subprocess.run(refused, capture_output=True, text=True, check=False, cwd=tmp_path)
@@ -271,7 +261,7 @@ def test_the_measure_requires_nothing_heavy(pins):
     "name", ["README.md", "CONTRIBUTING.md", "Dockerfile", "apptainer.def", "environment.yml"]
 )
 def test_documented_installations_take_the_packages_from_the_clone(name):
-    text = (ROOT / name).read_text(encoding="utf-8")
+    text = read(name)
     commands = re.findall(r"pip install [^`\n]*-e '\.\[.*", text)
     assert commands
     # The bench stands first: else pip looks for it on an index when the registry asks for it.
@@ -284,41 +274,26 @@ def test_help_and_version_need_no_package_of_the_pipeline():
         ("--help", "measure "),
         ("--version", f"coupled-adam-bench {coupled_adam_bench.__version__}"),
     ):
-        result = subprocess.run(
-            [sys.executable, "-c", WITHOUT, "pydantic", option],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert said in result.stdout
-        assert "``" not in result.stdout
+        told = run(sys.executable, "-c", WITHOUT, "pydantic", option)
+        assert said in told
+        assert "``" not in told
 
 
 def test_the_address_of_the_repository_is_set_in_one_place(tmp_path):
     address = PROJECT["urls"]["Repository"]
     assert all(project_of(folder)["urls"]["Repository"] == address for folder in PACKAGES)
-    assert (
-        yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["repository-code"]
-        == address
-    )
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert yaml.safe_load(read("CITATION.cff"))["repository-code"] == address
+    makefile = read("Makefile")
     (names,) = re.findall(r"^ADDRESSED := (.*)$", makefile, re.MULTILINE)
-    naming = ["git", "grep", "-lF", address]
-    found = subprocess.run(
-        naming, cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert sorted(found) == sorted(names.split())
+    found = run("git", "grep", "-lF", address, cwd=ROOT)
+    assert sorted(found.split()) == sorted(names.split())
     for name in ["Makefile", *names.split()]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     subprocess.run(["make", "address", "ADDRESS=https://host.test/us"], cwd=tmp_path, check=True)
-    texts = {
-        name: ((ROOT / name).read_text("utf-8"), (tmp_path / name).read_text("utf-8"))
-        for name in names.split()
-    }
-    assert all(
-        before.replace(address, "https://host.test/us") == after for before, after in texts.values()
-    )
+    for name in names.split():
+        changed = read(name).replace(address, "https://host.test/us")
+        assert (tmp_path / name).read_text("utf-8") == changed
 
 
 def test_the_pipeline_includes_all_that_training_needs():
@@ -327,14 +302,12 @@ def test_the_pipeline_includes_all_that_training_needs():
 
 
 def test_setuptools_is_pinned_for_the_build(pins):
-    (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"][
-        "requires"
-    ]
+    (build,) = tomllib.loads(read("pyproject.toml"))["build-system"]["requires"]
     assert pins["setuptools"] in Requirement(build).specifier
 
 
 def test_conda_environment_has_the_same_names_and_ranges():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    environment = yaml.safe_load(read("environment.yml"))
     *conda, pip = environment["dependencies"]
     from_pypi = pip["pip"][: -len(PACKAGES) - 1]
     assert pip["pip"] == [*from_pypi, *(f"-e {folder}" for folder in PACKAGES), "-e ."]
@@ -358,27 +331,17 @@ def test_python_versions_are_the_same_everywhere():
         if re.search(r"3\.\d", line)
     ]
     assert PROJECT["requires-python"] == f">=3.{min(minors)},<3.{max(minors) + 1}"
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    makefile = read("Makefile")
     assert f"(3, {min(minors)}) <= sys.version_info[:2] <= (3, {max(minors)})" in makefile
 
 
-@pytest.mark.parametrize(
-    ("package", "folder"),
-    [
-        (coupled_adam_bench, Path()),
-        (coupled_adam, OPTIMIZER),
-        (embedding_geometry, MEASURE),
-        (coupled_adam_registry, REGISTRY),
-    ],
-)
-def test_the_version_is_in_the_changelog(package, folder):
-    assert f"\n## {package.__version__}" in (ROOT / folder / "CHANGELOG.md").read_text(
-        encoding="utf-8"
-    )
+@each_package
+def test_the_version_is_in_the_changelog(module, folder):
+    assert f"\n## {module.__version__}" in read(folder / "CHANGELOG.md")
 
 
 def test_the_citation_names_the_version_and_the_paper():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    citation = yaml.safe_load(read("CITATION.cff"))
     assert citation["version"] == coupled_adam_bench.__version__
     assert citation["license"] == PROJECT["license"]
     assert citation["authors"] == PROJECT["authors"]
@@ -386,9 +349,8 @@ def test_the_citation_names_the_version_and_the_paper():
 
 
 def test_a_release_has_one_version_everywhere():
-    zenodo = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
-    packages = (coupled_adam_bench, coupled_adam, embedding_geometry, coupled_adam_registry)
-    assert {package.__version__ for package in packages} == {zenodo["version"]}
+    zenodo = json.loads(read(".zenodo.json"))
+    assert {module.__version__ for module in FOLDERS} == {zenodo["version"]}
 
 
 WITHOUT = """
@@ -413,9 +375,7 @@ def test_a_missing_description_of_a_package_is_named_as_that():
             "sys.exit(main())",
         )
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    result = python(code)
     assert result.returncode == 2
     assert result.stderr.startswith(
         "error: no folder coupled_adam_other-*.dist-info is on Python's path; it says which"
@@ -436,13 +396,7 @@ def test_a_missing_description_of_a_package_is_named_as_that():
     "a sentence says what to install",
 )
 def test_a_command_without_its_packages_says_what_to_install(package, arguments, tmp_path):
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT, package, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+    result = python(WITHOUT, package, *arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr.startswith(f"error: the package {package!r} is not installed; ")
     assert "pip install 'coupled-adam-bench[pipeline]'" in result.stderr
@@ -468,13 +422,7 @@ def test_a_command_without_its_packages_says_what_to_install(package, arguments,
     "a sentence says what to install, and nothing is written",
 )
 def test_the_bench_without_the_registry_says_what_to_install(arguments, tmp_path):
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "coupled_adam_registry", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+    result = python(WITHOUT, "coupled_adam_registry", *arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr == (
         "error: the package 'coupled_adam_registry' is not installed; this command needs it: pip"
@@ -485,15 +433,10 @@ def test_the_bench_without_the_registry_says_what_to_install(arguments, tmp_path
 
 
 def test_the_bench_without_the_registry_has_its_other_commands():
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "coupled_adam_registry", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    listed = set(re.findall(r"^    ([a-z][a-z-]+) ", result.stdout, re.MULTILINE))
+    told = run(sys.executable, "-c", WITHOUT, "coupled_adam_registry", "--help")
+    listed = set(re.findall(r"^    ([a-z][a-z-]+) ", told, re.MULTILINE))
     assert {"bundle", "registry", "export", "report"} <= listed
-    assert result.stdout.count("needs the package coupled-adam-registry") == 3
+    assert told.count("needs the package coupled-adam-registry") == 3
 
 
 def test_a_module_that_is_missing_in_an_installed_package_is_no_matter_of_installation():
@@ -504,14 +447,11 @@ import coupled_adam_bench.__main__ as entry
 sys.modules["coupled_adam_bench.cli"] = None
 entry.main()
 """
-    result = subprocess.run(
-        [sys.executable, "-c", broken], capture_output=True, text=True, check=False
-    )
-    assert "ModuleNotFoundError" in result.stderr
+    assert "ModuleNotFoundError" in python(broken).stderr
 
 
 def test_the_license_is_whole():
-    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    text = read("LICENSE")
     assert PROJECT["license"] == "Apache-2.0"
     assert "Apache License\n                           Version 2.0" in text
     assert "limitations under the License." in text
@@ -561,6 +501,14 @@ def test_the_demo_installs_no_tools_for_tests(make):
     assert "-e '.[pipeline,dev]'" in make("-n", "lint").stdout
 
 
+def write_python(folder: Path, script: str) -> None:
+    """Put a script of the shell in the place of the environment's Python."""
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+
+
 def test_an_installation_says_its_size_and_keeps_a_log(make, tmp_path):
     said = make("-n", "install").stdout
     assert "5.4 GB" in said and "in .venv/install.log" in said
@@ -570,24 +518,16 @@ def test_an_installation_says_its_size_and_keeps_a_log(make, tmp_path):
         in make("-n", "install", "TORCH=cpu").stdout
     )
     # Where pip fails, the end of its log is shown.
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\necho there is no such package; exit 1\n")
-    python.chmod(0o755)
+    write_python(tmp_path, "echo there is no such package; exit 1")
     failed = make("install")
     assert failed.returncode != 0
     assert "there is no such package" in failed.stdout
 
 
 def test_an_installation_shows_what_is_large_as_it_comes(make, tmp_path):
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
     large = "Downloading torch-2.13.0.whl (532.1 MB)"
-    python.write_text(
-        "#!/bin/sh\n"
-        f"echo 'Collecting torch'; echo '  {large}'; echo '  Downloading yte-1.9.4.whl (10 kB)'\n"
-    )
-    python.chmod(0o755)
+    said = ("Collecting torch", f"  {large}", "  Downloading yte-1.9.4.whl (10 kB)")
+    write_python(tmp_path, "; ".join(f"echo '{line}'" for line in said))
     done = make("install")
     assert done.returncode == 0
     assert large in done.stdout

@@ -3,7 +3,6 @@
 import os
 import subprocess
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 from finished import ROOT
@@ -15,9 +14,7 @@ from matplotlib.backends import _backend_pdf_ps as backend
 from matplotlib.figure import Figure
 
 
-def test_examples_are_the_same_each_time_unless_others_are_asked_for(
-    pytestconfig: pytest.Config,
-) -> None:
+def test_examples_are_the_same_each_time_unless_others_are_asked_for(pytestconfig):
     assert settings().derandomize == (pytestconfig.getoption("hypothesis_profile") is None)
     recipes = (ROOT / "Makefile").read_text(encoding="utf-8").split("\n\n")
     (asking,) = [recipe for recipe in recipes if "--hypothesis-profile" in recipe]
@@ -25,7 +22,7 @@ def test_examples_are_the_same_each_time_unless_others_are_asked_for(
 
 
 @pytest.mark.timeout(60)
-def test_a_test_that_fails_leaves_no_process(tmp_path: Path) -> None:
+def test_a_test_that_fails_leaves_no_process(tmp_path):
     n_before = len(STARTED)
     process = real(
         ["sh", "-c", "sleep 600 & echo begun; wait"],
@@ -49,9 +46,7 @@ def pdf() -> bytes:
     return file.getvalue()
 
 
-def test_fonts_that_are_cut_once_give_the_same_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fonts_that_are_cut_once_give_the_same_files(tmp_path, monkeypatch):
     cut = backend.get_glyphs_subset
     monkeypatch.setattr(backend, "get_glyphs_subset", getattr(cut, "__wrapped__", cut))
     made = pdf()

@@ -9,16 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from finished import HOSTILE, ROOT, SNAKEMAKE, copied, draws, outputs, small, write
-from starts import begin, finish, jobs, make_tables, snakemake, start
+from finished import HOSTILE, ROOT, SNAKEMAKE, copied, draws, outputs, read, small, write
+from starts import begin, finish, jobs, make_tables, refused, snakemake, start
+from waits import wait_until
 
 NIGHTLY = pytest.mark.nightly
 
@@ -86,24 +85,16 @@ def test_a_target_is_stopped_only_by_what_it_needs(tmp_path, tiny_study):
         "".join(json.dumps({"text": f"text {n} of some"}) + "\n" for n in range(999))
     )
     write(tmp_path, settings)
+    lacking = "nowhere/w.txt does not exist"
     for target, n_told in (("plan", 1), ("data", 0)):
-        result = snakemake(tmp_path, target)
-        assert result.returncode == 0, result.stdout
-        assert result.stdout.count("nowhere/w.txt does not exist") == n_told
-    result = snakemake(tmp_path)
-    assert result.returncode != 0
-    assert result.stdout.count("nowhere/w.txt does not exist") == 1
-    assert (
-        "nowhere/w.txt does not exist; put it there, or give another path; the settings are"
-        in result.stdout
-    )
-    assert "Traceback" not in result.stdout
-    assert not (tmp_path / "results/runs").exists()
+        assert finish(tmp_path, target).count(lacking) == n_told
+    said = refused(tmp_path)
+    assert said.count(lacking) == 1
+    assert f"{lacking}; put it there, or give another path; the settings are" in said
 
 
 def test_the_plan_of_the_paper_in_a_fresh_clone(tmp_path):
-    result = snakemake(tmp_path, "plan", study=str(ROOT / "workflow/config/paper_small.yaml"))
-    assert result.returncode == 0, result.stdout
+    finish(tmp_path, "plan", study=str(ROOT / "workflow/config/paper_small.yaml"))
     assert "paper_small: 54 cells" in (tmp_path / "results/paper_small/plan.txt").read_text()
 
 
@@ -116,11 +107,9 @@ def test_a_study_without_a_name_is_not_the_demo(tmp_path, tiny_study):
     settings = tiny_study()
     del settings["study"]
     write(tmp_path, settings)
-    result = snakemake(tmp_path, "-n")
-    assert result.returncode != 0
-    assert "study: missing" in result.stdout
-    assert "Traceback" not in result.stdout and 'File "' not in result.stdout
-    assert not (tmp_path / "results").exists()
+    said = refused(tmp_path, "-n")
+    assert "study: missing" in said
+    assert 'File "' not in said
 
 
 @pytest.mark.fault(
@@ -131,21 +120,11 @@ def test_a_study_without_a_name_is_not_the_demo(tmp_path, tiny_study):
 def test_a_study_that_is_a_program(tmp_path, tiny_study):
     code = "?open('ran', 'w').close()"
     write(tmp_path, {"__use_yte__": True, **tiny_study(title=code)})
-    result = snakemake(tmp_path, "-n")
-    assert result.returncode != 0
-    assert "study.yaml: line 1: __use_yte__ makes a program of a file" in result.stdout
-    assert "Traceback" not in result.stdout
+    said = refused(tmp_path, "-n")
+    assert "study.yaml: line 1: __use_yte__ makes a program of a file" in said
     (tmp_path / "ran").unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "coupled_adam_bench",
-        "plan",
-        "--study",
-        "study.yaml",
-        "--out",
-        "plan.json",
-    ]
+    arguments = ["plan", "--study", "study.yaml", "--out", "plan.json"]
+    command = [sys.executable, "-m", "coupled_adam_bench", *arguments]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (2, "")
     assert "__use_yte__ makes a program of a file" in result.stderr
@@ -161,9 +140,7 @@ def test_the_switch_partial(tmp_path, tiny_study):
     write(tmp_path, small(tiny_study()))
     assert "train_cells" in snakemake(tmp_path, "-n", "--config", "partial=false").stdout
     assert "train_cells" not in snakemake(tmp_path, "-n", "--config", "partial=true").stdout
-    result = snakemake(tmp_path, "-n", "--config", "partial=no")
-    assert result.returncode != 0
-    assert "must be true or false" in result.stdout
+    assert "must be true or false" in refused(tmp_path, "-n", "--config", "partial=no")
 
 
 @pytest.mark.fault(
@@ -173,19 +150,9 @@ def test_the_switch_partial(tmp_path, tiny_study):
 )
 def test_a_second_config(tmp_path, tiny_study):
     write(tmp_path, tiny_study())
-    twice = [
-        "--config",
-        "protocol=official",
-        "--config",
-        "study=mine",
-        "--workflow-profile",
-        "none",
-    ]
-    result = snakemake(tmp_path, "-n", *twice)
-    assert result.returncode != 0
-    assert "type it once: --config protocol=official study=mine" in result.stdout
-    assert "Traceback" not in result.stdout
-    assert not (tmp_path / "results").exists()
+    twice = ["--config", "protocol=official", "--config", "study=mine"]
+    said = refused(tmp_path, "-n", *twice, "--workflow-profile", "none")
+    assert "type it once: --config protocol=official study=mine" in said
 
 
 def test_jobs_ask_for_what_their_cells_need(tmp_path, tiny_study):
@@ -211,20 +178,22 @@ def test_jobs_ask_for_what_their_cells_need(tmp_path, tiny_study):
     assert 60 < int(of_large["runtime"]) <= 1440
 
 
+def endless(settings: dict[str, Any]) -> dict[str, Any]:
+    """One cell, which does not end by itself before it is stopped, and no other that takes the
+    processors meanwhile."""
+    settings = small(settings)
+    steps = {"tokens": [{"steps": 100_000}], "table": None}
+    settings["grid"][0] |= steps | {"optimizers": ["adamw"], "seeds": [1]}
+    return settings
+
+
 @pytest.mark.fault(
     "cluster",
     "Training is killed without a word: out of memory, or a node that goes down.",
     "The log names execution.train_mem_mb, and the retry asks for half as much memory again.",
 )
 def test_a_killed_job_says_that_memory_was_short(tmp_path, tiny_study):
-    settings = small(tiny_study())
-    # It does not end by itself before it is stopped, and no other takes the processors meanwhile.
-    settings["grid"][0] |= {
-        "table": None,
-        "tokens": [{"steps": 100_000}],
-        "optimizers": ["adamw"],
-        "seeds": [1],
-    }
+    settings = endless(tiny_study())
     settings["execution"] |= {"train_mem_mb": 1000, "train_cells_per_job": 1}
     write(tmp_path, settings)
     process = begin(tmp_path)
@@ -235,10 +204,8 @@ def test_a_killed_job_says_that_memory_was_short(tmp_path, tiny_study):
     assert pid
     os.kill(int(pid[1]), signal.SIGKILL)
     log = tmp_path / "results" / "tiny" / "logs" / f"{history.parent.name}.train.log"
-    deadline = time.monotonic() + 60
-    while "killed, most likely for lack of memory (execution.train_mem_mb)" not in log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    killed = "killed, most likely for lack of memory (execution.train_mem_mb)"
+    wait_until(lambda: killed in log.read_text())
     # Snakemake 9 waits for ever if SIGTERM comes while it chooses jobs: its handler takes the lock
     # that it has.
     process.kill()
@@ -269,8 +236,7 @@ def test_two_studies_over_the_same_cells_in_any_order(finished, finished_twice, 
         assert outputs(copy) == alone
         assert outputs(copy, "other") == others
     # A change of title collects again, and nothing else.
-    settings = yaml.safe_load((copy / "study.yaml").read_text()) | {"title": "Another"}
-    write(copy, settings)
+    write(copy, read(copy) | {"title": "Another"})
     finish(copy, "results/tiny/results.csv")
     assert outputs(copy)["results.csv"] == alone["results.csv"]
 
@@ -346,8 +312,15 @@ class Victim:
 
 
 @pytest.fixture(scope="module")
-def victim(finished, tmp_path_factory) -> Victim:
+def finished_victim(finished, tmp_path_factory) -> Victim:
     return Victim(copied(finished, tmp_path_factory.mktemp("damaged") / "copy"))
+
+
+@pytest.fixture
+def victim(finished_victim) -> Iterator[Victim]:
+    """The finished study, which is put back as it was after each test."""
+    yield finished_victim
+    finished_victim.restore()
 
 
 @pytest.mark.fault(
@@ -368,18 +341,15 @@ def test_damage_at_random(victim, draw):
     what = ", ".join(
         f"{how.__name__} of {path.relative_to(victim.folder)}" for path, how in damaged.items()
     )
-    try:
-        for _ in range(1 + len(damaged)):
-            result = snakemake(victim.folder)
-            said = f"{what}:\n{result.stdout}"
-            assert "Traceback" not in result.stdout, said
-            if result.returncode == 0:
-                break
-            assert any(path.name in result.stdout for path in damaged), said
-        assert result.returncode == 0, said
-        assert outputs(victim.folder) == victim.tables, said
-    finally:
-        victim.restore()
+    for _ in range(1 + len(damaged)):
+        result = snakemake(victim.folder)
+        said = f"{what}:\n{result.stdout}"
+        assert "Traceback" not in result.stdout, said
+        if result.returncode == 0:
+            break
+        assert any(path.name in result.stdout for path in damaged), said
+    assert result.returncode == 0, said
+    assert outputs(victim.folder) == victim.tables, said
 
 
 @pytest.mark.fault(
@@ -399,26 +369,23 @@ def test_models_that_change_before_their_evaluation(victim):
         return {path: json.loads(path.read_text())["results"] for path in files}
 
     before = measured()
-    try:
-        for name, model in damaged.items():
-            next(model.parent.glob("evaluations/embeddings-*.json")).unlink()
-            flip_bit(model / name, random.Random(0))
-        result = snakemake(folder, "evaluate")
-        assert result.returncode != 0
-        said = result.stdout + "".join(
-            path.read_text() for path in folder.glob("results/tiny/logs/*.log")
+    for name, model in damaged.items():
+        next(model.parent.glob("evaluations/embeddings-*.json")).unlink()
+        flip_bit(model / name, random.Random(0))
+    result = snakemake(folder, "evaluate")
+    assert result.returncode != 0
+    said = result.stdout + "".join(
+        path.read_text() for path in folder.glob("results/tiny/logs/*.log")
+    )
+    assert "Traceback" not in said
+    for name, model in damaged.items():
+        path = re.escape(str(model.relative_to(folder) / name))
+        assert re.search(
+            rf"{path}: SHA-256 \w+, but run.json says \w+; start again: the model is made anew",
+            said,
         )
-        assert "Traceback" not in said
-        for name, model in damaged.items():
-            path = re.escape(str(model.relative_to(folder) / name))
-            assert re.search(
-                rf"{path}: SHA-256 \w+, but run.json says \w+; start again: the model is made anew",
-                said,
-            )
-        finish(folder, "evaluate")
-        assert measured() == before
-    finally:
-        victim.restore()
+    finish(folder, "evaluate")
+    assert measured() == before
 
 
 @pytest.mark.fault(
@@ -454,7 +421,6 @@ def test_results_that_may_only_be_read(victim):
     finally:
         for path in folder.glob("results/**"):
             path.chmod(path.stat().st_mode | 0o200)
-        victim.restore()
 
 
 CASES = {
@@ -498,35 +464,30 @@ def test_a_plain_second_start_mends(victim):
     shown = [path for what, path in changed.items() if MADE_BY[what] == "report_of_study"]
     plan, power = folder / "results/tiny/plan.json", found["power.csv"]
     contents = plan.read_bytes(), power.read_bytes()
-    try:
-        flip_bit(next(folder.glob("results/data/*/train.bin")), random.Random(0))
-        plan.write_text(plan.read_text().replace("tiny", "TINY", 1))
-        said = snakemake(folder, "-n").stdout
-        assert re.search(r"train\.bin: SHA-256 .*; it is made anew when a job needs it", said), said
-        assert "Nothing to be done" in said  # no job does
-        for path in changed.values():
-            text = path.read_text()
-            place = next(
-                index for index, sign in enumerate(text) if sign in "12345678" and index > 20
-            )
-            path.write_text(text[:place] + "9" + text[place + 1 :])
-        for path in lost.values():
-            path.unlink()
-        edited = {path: path.read_bytes() for path in shown}
-        said = finish(folder)
-        for what, path in changed.items():
-            assert (
-                str(path.relative_to(folder / "results/tiny" if path in shown else folder)) in said
-            ), what
-        for what, path in (changed | lost).items():
-            assert path.is_file(), what
-        for path, content in edited.items():
-            assert path.with_name(f"{path.name}.damaged-1").read_bytes() == content
-        assert (plan.read_bytes(), power.read_bytes()) == contents
-        assert outputs(folder) == victim.tables
-        assert "Nothing to be done" in snakemake(folder, "-n").stdout
-    finally:
-        victim.restore()
+    flip_bit(next(folder.glob("results/data/*/train.bin")), random.Random(0))
+    plan.write_text(plan.read_text().replace("tiny", "TINY", 1))
+    said = snakemake(folder, "-n").stdout
+    assert re.search(r"train\.bin: SHA-256 .*; it is made anew when a job needs it", said), said
+    assert "Nothing to be done" in said  # no job does
+    for path in changed.values():
+        text = path.read_text()
+        place = next(index for index, sign in enumerate(text) if sign in "12345678" and index > 20)
+        path.write_text(text[:place] + "9" + text[place + 1 :])
+    for path in lost.values():
+        path.unlink()
+    edited = {path: path.read_bytes() for path in shown}
+    said = finish(folder)
+    for what, path in changed.items():
+        assert (
+            str(path.relative_to(folder / "results/tiny" if path in shown else folder)) in said
+        ), what
+    for what, path in (changed | lost).items():
+        assert path.is_file(), what
+    for path, content in edited.items():
+        assert path.with_name(f"{path.name}.damaged-1").read_bytes() == content
+    assert (plan.read_bytes(), power.read_bytes()) == contents
+    assert outputs(folder) == victim.tables
+    assert "Nothing to be done" in snakemake(folder, "-n").stdout
 
 
 @pytest.mark.fault(
@@ -535,7 +496,7 @@ def test_a_plain_second_start_mends(victim):
     "a start says that its cell is not trained yet, and not that something is damaged",
 )
 def test_a_new_seed_is_no_damage(copy):
-    settings = yaml.safe_load((copy / "study.yaml").read_text())
+    settings = read(copy)
     settings["grid"][0]["seeds"] = [1, 2, 3]
     settings["execution"] |= {"train_cells_per_job": 6, "evaluation_cells_per_job": 6}
     write(copy, settings)
@@ -569,12 +530,9 @@ MADE_BY = {
 )
 @pytest.mark.parametrize("what", CASES)
 def test_a_deleted_file_is_planned_again(victim, what):
-    try:
-        next(victim.folder.glob(CASES[what])).unlink()
-        said = snakemake(victim.folder, "-n").stdout
-        assert re.search(rf"^(local)?rule {MADE_BY[what]}:", said, re.MULTILINE), said
-    finally:
-        victim.restore()
+    next(victim.folder.glob(CASES[what])).unlink()
+    said = snakemake(victim.folder, "-n").stdout
+    assert re.search(rf"^(local)?rule {MADE_BY[what]}:", said, re.MULTILINE), said
 
 
 @pytest.mark.fault(
@@ -593,19 +551,16 @@ def test_results_made_for_other_settings(victim):
             "downstream": {"tasks": "synthetic", "limit": 5},
         }
     }
-    settings = yaml.safe_load((folder / "study.yaml").read_text())
-    try:
-        write(folder, settings | change)
+    settings = read(folder)
+    write(folder, settings | change)
+    finish(folder, "tables")
+    expected = outputs(folder)
+    assert expected != victim.tables
+    for study, tables in ((settings, victim.tables), (settings | change, expected)):
+        shutil.rmtree(folder / ".snakemake")
+        write(folder, study)
         finish(folder, "tables")
-        expected = outputs(folder)
-        assert expected != victim.tables
-        for study, tables in ((settings, victim.tables), (settings | change, expected)):
-            shutil.rmtree(folder / ".snakemake")
-            write(folder, study)
-            finish(folder, "tables")
-            assert outputs(folder) == tables
-    finally:
-        victim.restore()
+        assert outputs(folder) == tables
 
 
 @pytest.mark.fault(
@@ -628,29 +583,26 @@ def test_a_report_that_fails_leaves_the_last_one(is_made_anew, victim, tmp_path)
     ]
     before = {path: path.read_bytes() for path in shown}
     assert len(before) > 40
-    try:
-        text = page.read_text()
-        page.write_text("{{ nothing.there }}" + text)
-        result = snakemake(folder, *arguments)
-        assert result.returncode != 0
-        assert (
-            "Error in rule report_of_study" in result.stdout
-            and "'nothing' is undefined" in result.stdout
-        )
-        assert "Restored" not in result.stdout and "Removing output" not in result.stdout
-        assert {path: path.read_bytes() for path in before if path.exists()} == before
-        page.write_text(text)
-        announced = jobs(snakemake(folder, *arguments, "-n"), target="report")
-        assert announced == {"report_of_study": 1}
-        if not is_made_anew:
-            return
-        times = {path: path.stat().st_mtime_ns for path in before}
-        finish(folder, *arguments)
-        assert {path: path.read_bytes() for path in before} == before
-        assert all(path.stat().st_mtime_ns > times[path] for path in before)
-        assert "Nothing to be done" in snakemake(folder, *arguments, "-n").stdout
-    finally:
-        victim.restore()
+    text = page.read_text()
+    page.write_text("{{ nothing.there }}" + text)
+    result = snakemake(folder, *arguments)
+    assert result.returncode != 0
+    assert (
+        "Error in rule report_of_study" in result.stdout
+        and "'nothing' is undefined" in result.stdout
+    )
+    assert "Restored" not in result.stdout and "Removing output" not in result.stdout
+    assert {path: path.read_bytes() for path in before if path.exists()} == before
+    page.write_text(text)
+    announced = jobs(snakemake(folder, *arguments, "-n"), target="report")
+    assert announced == {"report_of_study": 1}
+    if not is_made_anew:
+        return
+    times = {path: path.stat().st_mtime_ns for path in before}
+    finish(folder, *arguments)
+    assert {path: path.read_bytes() for path in before} == before
+    assert all(path.stat().st_mtime_ns > times[path] for path in before)
+    assert "Nothing to be done" in snakemake(folder, *arguments, "-n").stdout
 
 
 # ---- kills and company ----
@@ -692,21 +644,11 @@ def test_a_killed_snakemake(number, jobs_too, target, tmp_path, tiny_study):
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_snakemake_alone_reaches_its_jobs(number, tmp_path, tiny_study):
-    settings = small(tiny_study())
-    settings["grid"][0] |= {
-        "table": None,
-        "tokens": [{"steps": 100_000}],
-        "optimizers": ["adamw"],
-        "seeds": [1],
-    }
-    write(tmp_path, settings)
+    write(tmp_path, endless(tiny_study()))
     process = begin(tmp_path)
     (history,) = tmp_path.glob("results/runs/*/history.jsonl")
     os.kill(process.pid, number)
-    deadline = time.monotonic() + 60
-    while not any((history.parent / "checkpoints").glob("step-*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: any((history.parent / "checkpoints").glob("step-*")))
     assert len(history.read_text().splitlines()) < 100_000
     if number == signal.SIGTERM:  # at which Snakemake 9 itself can wait for ever
         process.kill()

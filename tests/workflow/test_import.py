@@ -4,8 +4,7 @@ catalogues look for."""
 import re
 import shutil
 
-import yaml
-from finished import ROOT, write
+from finished import ROOT, read, write
 from starts import jobs, snakemake
 
 PAGE = (ROOT / "docs/import.md").read_text(encoding="utf-8")
@@ -19,10 +18,10 @@ PAGE = (ROOT / "docs/import.md").read_text(encoding="utf-8")
 def test_another_workflow_imports_this_one_and_uses_its_results(copy):
     """The rules have other names there, and templates, studies and plan are found from our
     folder."""
-    settings = yaml.safe_load((copy / "study.yaml").read_text())
+    settings = read(copy)
     table = (copy / "results/tiny/tables/table1.md").read_bytes()
     shutil.rmtree(copy / "results/tiny")  # each job runs, and finds in the runs what is done
-    (copy / "own.yaml").write_text(yaml.safe_dump({"bench": settings, "of_mine": 3}))
+    write(copy, {"bench": settings, "of_mine": 3}, "own.yaml")
     (importing,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     snakefile = copy / "Snakefile"
     snakefile.write_text(importing.replace("PATH_OF_THE_CLONE", str(ROOT)).replace("NAME", "tiny"))

@@ -36,9 +36,7 @@ REPORT = ("report", "--svg-only", "--templates", str(Path(__file__).parents[2] /
         (("track", "--uri", "sqlite:///new.db", "--out", "mlflow.json"), NUMERICAL | {"mlflow"}),
     ],
 )
-def test_a_job_loads_only_what_it_needs(
-    copy: Path, command: tuple[str, ...], may_load: set[str]
-) -> None:
+def test_a_job_loads_only_what_it_needs(copy, command, may_load):
     libraries = ",".join(sorted((HEAVY | STATISTICAL) - may_load))
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, libraries, *command, "--plan", "results/tiny/plan.json"],

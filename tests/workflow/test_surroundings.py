@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
-from finished import SNAKEMAKE, outputs, small, write
+from finished import SNAKEMAKE, outputs, read, small, write
 from starts import finish
 
 NIGHTLY = pytest.mark.nightly
@@ -30,20 +29,12 @@ def test_a_study_that_is_edited_while_a_job_waits(copy):
     evaluations = set(copy.glob("results/runs/*/evaluations/embeddings-*.json"))
     for path in (*evaluations, copy / "results/tiny/evaluation/batch-000.embeddings.done"):
         path.unlink()
-    settings = yaml.safe_load((copy / "study.yaml").read_text())
+    settings = read(copy)
     settings["grid"][0]["seeds"] = [1, 3]
     settings["execution"]["evaluation_cells_per_job"] = 2
     write(copy, settings)
-    job = [
-        "--mode",
-        "remote",
-        "--target-jobs",
-        "embeddings:batch=batch-000",
-        "--nolock",
-        "--force",
-        "--no-hooks",
-    ]
-    said = finish(copy, *job, "--allowed-rules", "embeddings", "--printshellcmds")
+    job = "--mode remote --target-jobs embeddings:batch=batch-000 --nolock --force --no-hooks"
+    said = finish(copy, *job.split(), "--allowed-rules", "embeddings", "--printshellcmds")
     assert set(copy.glob("results/runs/*/evaluations/embeddings-*.json")) == evaluations, said
 
 
@@ -195,18 +186,8 @@ class Mine(torch.optim.SGD):
     "no job takes them for Python's; own optimizers and metrics in that folder are found",
 )
 def test_own_files_with_names_of_python_s_modules(tmp_path, tiny_study):
-    for name in (
-        "random",
-        "statistics",
-        "string",
-        "operator",
-        "keyword",
-        "types",
-        "queue",
-        "json",
-        "secrets",
-        "torch",
-    ):
+    needed = ("operator", "keyword", "types", "queue")  # by Python before it is told where to look
+    for name in ("random", "statistics", "string", "json", "secrets", "torch", *needed):
         (tmp_path / f"{name}.py").write_text(
             f"raise RuntimeError('this is the user\\'s own {name}')"
         )
@@ -235,8 +216,7 @@ def test_own_files_with_names_of_python_s_modules(tmp_path, tiny_study):
     (run,) = tmp_path.glob("results/runs/*/run.json")
     command = [sys.executable, "-m", "coupled_adam_bench", "test-loss", "--cells", run.parent.name]
     command += ["--plan", "results/tiny/plan.json", "--done", "test_loss.done"]
-    (tmp_path / "operator.py").unlink()  # Python itself needs these before it is told where to look
-    for name in ("keyword", "types", "queue"):
+    for name in needed:
         (tmp_path / f"{name}.py").unlink()
     result = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300

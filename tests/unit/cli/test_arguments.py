@@ -44,7 +44,7 @@ snakemake_cli = pytest.importorskip("snakemake.cli")
         ("--set-resources a:mem=1 a:mem=2", "--set-resources: a:mem stands there 2 times"),
     ],
 )
-def test_an_option_that_is_given_twice(words: str, said: str) -> None:
+def test_an_option_that_is_given_twice(words, said):
     with pytest.raises(ValueError, match=f"^{said}"):
         check_given_once(snakemake_cli.get_argument_parser(), words.split())
 
@@ -60,7 +60,7 @@ def test_an_option_that_is_given_twice(words: str, said: str) -> None:
         "",
     ],
 )
-def test_what_snakemake_takes_whole(words: str) -> None:
+def test_what_snakemake_takes_whole(words):
     check_given_once(snakemake_cli.get_argument_parser(), words.split())
 
 
@@ -72,7 +72,7 @@ def commands(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
                 yield from commands(command)
 
 
-def test_our_own_options_keep_every_list() -> None:
+def test_our_own_options_keep_every_list():
     lists = [
         (command.prog, option)
         for command in commands(parser())

@@ -44,6 +44,18 @@ def handler(monkeypatch, stream, **options):
     return plugin.LogHandler(settings, None)
 
 
+@pytest.fixture
+def stream():
+    """What a file gets that the logger prints into."""
+    return io.StringIO()
+
+
+@pytest.fixture
+def to(monkeypatch, stream):
+    """The logger of a start without options."""
+    return handler(monkeypatch, stream)
+
+
 def send(to, event, message="", level=logging.INFO, **facts):
     record = logging.LogRecord("snakemake", level, __file__, 0, message, None, None)
     record.__dict__.update({"event": event} if event else {}, **facts)
@@ -73,9 +85,7 @@ def test_snakemake_finds_it():
     assert LoggerPluginRegistry().get_plugin("study").log_handler is plugin.LogHandler
 
 
-def test_after_ctrl_c_no_job_fails_and_the_last_line_says_how_to_go_on(monkeypatch, tmp_path):
-    stream = io.StringIO()
-    to = handler(monkeypatch, stream)
+def test_after_ctrl_c_no_job_fails_and_the_last_line_says_how_to_go_on(tmp_path, stream, to):
     begin(to)
     info(to, 1)
     send(to, None, "Terminating processes on user request, this might take some time.")
@@ -92,9 +102,7 @@ def test_after_ctrl_c_no_job_fails_and_the_last_line_says_how_to_go_on(monkeypat
     ]
 
 
-def test_in_a_file_there_is_one_line_and_what_matters(monkeypatch, tmp_path):
-    stream = io.StringIO()
-    to = handler(monkeypatch, stream)
+def test_in_a_file_there_is_one_line_and_what_matters(tmp_path, stream, to):
     send(to, None, "Building DAG of jobs...")
     begin(to)
     info(to, 1)
@@ -137,11 +145,9 @@ def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):
     assert stream.getvalue().endswith("\r\x1b[Ka warning\n")
 
 
-def test_what_tells_nothing_is_not_printed(monkeypatch):
+def test_what_tells_nothing_is_not_printed(stream, to):
     """Three warnings are what version 2.8 of the plugin for SLURM says on every cluster if no
     account is set."""
-    stream = io.StringIO()
-    to = handler(monkeypatch, stream)
     warnings = [
         "No SLURM account given, trying to guess.",
         "No account was given, not able to get a SLURM account via sacct: sacct: invalid option",
@@ -167,9 +173,7 @@ def test_the_end_stands_below_the_line(monkeypatch):
     assert stream.getvalue() == f"\r\x1b[K{line}\nReport:  index.html\nTime:    0 s\n"
 
 
-def test_the_end_is_the_same_where_nothing_was_to_be_done(monkeypatch, tmp_path):
-    stream = io.StringIO()
-    to = handler(monkeypatch, stream)
+def test_the_end_is_the_same_where_nothing_was_to_be_done(tmp_path, stream, to):
     page = tmp_path / "report" / "index.html"
     page.parent.mkdir()
     page.write_text("")
@@ -184,8 +188,7 @@ def test_the_end_is_the_same_where_nothing_was_to_be_done(monkeypatch, tmp_path)
     ]
 
 
-def test_a_dry_run_is_the_plan_and_a_table(monkeypatch, tmp_path):
-    stream = io.StringIO()
+def test_a_dry_run_is_the_plan_and_a_table(monkeypatch, tmp_path, stream):
     to = handler(monkeypatch, stream, dryrun=True)
     send(to, None, "s: a title\ncells  3", **{plugin.STUDY: tmp_path})
     for _ in range(2):
@@ -229,8 +232,7 @@ def test_targets_stand_before_the_study(words, is_taken, monkeypatch, tmp_path):
     "options",
     [{"printshellcmds": True}, {"verbose": True}, {"quiet": {"progress"}}],
 )
-def test_everything_is_printed_where_that_is_asked_for(options, monkeypatch):
-    stream = io.StringIO()
+def test_everything_is_printed_where_that_is_asked_for(options, monkeypatch, stream):
     to = handler(monkeypatch, stream, **options)
     send(to, None, "Building DAG of jobs...")
     send(to, LogEvent.JOB_FINISHED, "Finished jobid: 1", job_id=1)
@@ -241,8 +243,7 @@ def test_everything_is_printed_where_that_is_asked_for(options, monkeypatch):
     assert "cells trained" not in stream.getvalue()
 
 
-def test_a_dry_run_after_an_edit_does_not_advise_to_wipe_records(monkeypatch):
-    stream = io.StringIO()
+def test_a_dry_run_after_an_edit_does_not_advise_to_wipe_records(monkeypatch, stream):
     to = handler(monkeypatch, stream, dryrun=True)
     send(to, None, "Some jobs were triggered by provenance information, see ... --cleanup-metadata")
     send(to, None, "Rules with provenance triggered jobs: embeddings")
@@ -276,9 +277,7 @@ def group_failed(to, tmp_path, of_slurm, of_job):
 
 
 @pytest.mark.parametrize("daemon", ["slurmstepd", "slurmstepd-n1", "srun"])
-def test_a_group_that_slurm_ended_has_three_lines(daemon, monkeypatch, tmp_path):
-    stream = io.StringIO()
-    to = handler(monkeypatch, stream)
+def test_a_group_that_slurm_ended_has_three_lines(daemon, tmp_path, stream, to):
     begin(to)
     before = stream.getvalue()
     ended = f"{daemon}: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-27T12:00:00 ***\n"
@@ -291,9 +290,7 @@ def test_a_group_that_slurm_ended_has_three_lines(daemon, monkeypatch, tmp_path)
     ]
 
 
-def test_of_a_group_that_failed_by_itself_the_rule_with_the_error_is_shown(monkeypatch, tmp_path):
-    stream = io.StringIO()
-    to = handler(monkeypatch, stream)
+def test_of_a_group_that_failed_by_itself_the_rule_with_the_error_is_shown(tmp_path, stream, to):
     begin(to)
     before = stream.getvalue()
     of_slurm = "RuleException in test_loss\nsrun: error: n1: task 0: Exited with exit code 1\n"

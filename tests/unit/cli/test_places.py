@@ -89,7 +89,7 @@ def places(
     "The start names it, without opening it, and ends before the first job.",
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file(places: dict[str, list[Path]], tiny_plan: Plan, kind: str) -> None:
+def test_what_is_no_file(places, tiny_plan, kind):
     for path in places["files"]:
         path.parent.mkdir(parents=True, exist_ok=True)
         KINDS[kind](path)
@@ -105,7 +105,7 @@ def test_what_is_no_file(places: dict[str, list[Path]], tiny_plan: Plan, kind: s
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_what_is_no_folder(places: dict[str, list[Path]], tiny_plan: Plan, kind: str) -> None:
+def test_what_is_no_folder(places, tiny_plan, kind):
     for path in places["folders"]:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove(path)  # of the place before
@@ -115,7 +115,7 @@ def test_what_is_no_folder(places: dict[str, list[Path]], tiny_plan: Plan, kind:
         path.unlink()
 
 
-def test_all_places_are_in_one_sentence(places: dict[str, list[Path]], tiny_plan: Plan) -> None:
+def test_all_places_are_in_one_sentence(places, tiny_plan):
     for path in places["files"]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
@@ -125,7 +125,7 @@ def test_all_places_are_in_one_sentence(places: dict[str, list[Path]], tiny_plan
     assert f" and {len(places['files']) - 10} more; move" in str(raised.value)
 
 
-def test_what_belongs_there_stays(tiny_plan: Plan, places: dict[str, list[Path]]) -> None:
+def test_what_belongs_there_stays(tiny_plan, places):
     study = paths.study_dir(tiny_plan.name)
     for path in places["files"]:
         path.parent.mkdir(parents=True, exist_ok=True)

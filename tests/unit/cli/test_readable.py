@@ -1,7 +1,5 @@
 """A results folder that is away is named before anything is made beside it."""
 
-from pathlib import Path
-
 import pytest
 
 from coupled_adam_bench.cli.guard import check_readable
@@ -12,7 +10,7 @@ from coupled_adam_bench.cli.guard import check_readable
     "`results` is a link to a disk that is not mounted.",
     "A sentence names it; nothing is made anew beside it.",
 )
-def test_results_on_a_disk_that_is_away(tmp_path: Path) -> None:
+def test_results_on_a_disk_that_is_away(tmp_path):
     (tmp_path / "results").symlink_to(tmp_path / "disk")
     with pytest.raises(
         ValueError, match="results: this is a link to a folder that is not there; mount that"

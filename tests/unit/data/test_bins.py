@@ -36,13 +36,13 @@ def philox4x64(key: int, counter: list[int]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(("seed", "step"), [(0, 0), (1, 0), (1, 7), (3, 199_999), (-1, 2)])
-def test_offsets_are_the_philox_stream_of_seed_and_step(seed: int, step: int) -> None:
+def test_offsets_are_the_philox_stream_of_seed_and_step(seed, step):
     stream = philox4x64(seed % 2**64, [0, 0, step, 0])
     expected = [next(stream) % (10_000 - 64) for _ in range(10)]
     assert sample_offsets(10_000, 64, 10, seed, step).tolist() == expected
 
 
-def test_offset_does_not_depend_on_batch_size() -> None:
+def test_offset_does_not_depend_on_batch_size():
     whole = sample_offsets(10**9, 1024, 96, seed=1, step=5)
     assert whole.dtype == np.int64
     for batch_sequences in (1, 2, 7, 95):
@@ -52,7 +52,7 @@ def test_offset_does_not_depend_on_batch_size() -> None:
         )
 
 
-def test_seed_and_step_act() -> None:
+def test_seed_and_step_act():
     draws = [
         sample_offsets(10**9, 64, 4, seed, step).tolist()
         for seed in (1, 2, 3)
@@ -61,7 +61,7 @@ def test_seed_and_step_act() -> None:
     assert len({tuple(draw) for draw in draws}) == 9
 
 
-def test_offsets_are_uniform_over_all_starts() -> None:
+def test_offsets_are_uniform_over_all_starts():
     draws = np.concatenate([sample_offsets(74, 64, 100, 1, step) for step in range(1000)])
     assert draws.min() == 0
     assert draws.max() == 74 - 64 - 1
@@ -69,7 +69,7 @@ def test_offsets_are_uniform_over_all_starts() -> None:
     assert sample_offsets(65, 64, 3, 1, 0).tolist() == [0, 0, 0]
 
 
-def test_seeds_steps_and_positions_are_independent() -> None:
+def test_seeds_steps_and_positions_are_independent():
     draws = np.array(
         [[sample_offsets(2**40, 64, 96, seed, step) for step in range(300)] for seed in (1, 2, 3)]
     )
@@ -86,7 +86,7 @@ def test_seeds_steps_and_positions_are_independent() -> None:
     assert stats.kstest(draws.ravel() / 2**40, "uniform").pvalue > 1e-3
 
 
-def test_too_few_tokens_for_a_window() -> None:
+def test_too_few_tokens_for_a_window():
     with pytest.raises(
         ValueError, match=r"training\.seq_len: 64, but a window needs 65 tokens and there are 64"
     ):
@@ -94,7 +94,7 @@ def test_too_few_tokens_for_a_window() -> None:
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1024, "<u2"), (65536, "<u2"), (65537, "<u4")])
-def test_token_dtype_holds_every_id(vocab_size: int, dtype: str) -> None:
+def test_token_dtype_holds_every_id(vocab_size, dtype):
     assert token_dtype(vocab_size) == np.dtype(dtype)
     assert np.iinfo(token_dtype(vocab_size)).max >= vocab_size - 1
 
@@ -112,7 +112,7 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path
 
 
-def test_open_tokens(folder: Path) -> None:
+def test_open_tokens(folder):
     tokens = open_tokens(folder, "val")
     assert tokens.tolist() == list(range(10))
     assert not tokens.flags.writeable
@@ -123,7 +123,7 @@ def test_open_tokens(folder: Path) -> None:
     "a byte of the token bins changes, or a bin is cut or lost",
     "the job stops with the name of the file, and the next start prepares the data anew",
 )
-def test_open_tokens_finds_damage(folder: Path) -> None:
+def test_open_tokens_finds_damage(folder):
     path, meta = folder / "x.bin", (folder / "meta.json").read_bytes()
     data = path.read_bytes()
 
@@ -182,7 +182,7 @@ def test_a_large_file_is_read_once_for_all_processes_while_it_stays_the_same(fol
         opened()
 
 
-def test_a_description_that_is_none(folder: Path) -> None:
+def test_a_description_that_is_none(folder):
     (folder / "meta.json").write_text('{"data_id": "x"}')
     with pytest.raises(
         ValueError,

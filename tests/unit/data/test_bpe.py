@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import only, study_and_data
+from prepared import prepared
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from coupled_adam_bench.data import bpe
 from coupled_adam_bench.data import prepare as prepare_module
 from coupled_adam_bench.data.bins import SPLITS, load_meta, open_tokens
 from coupled_adam_bench.data.bpe import cut, learn_bpe
-from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.shards import split_of
 from coupled_adam_bench.data.token_bytes import token_bytes
 from coupled_adam_bench.data.tokenizers import EOT, Encoder
@@ -71,11 +70,6 @@ def study(files_study: MakeStudy, tmp_path: Path) -> Study:
     return bpe_study(files_study, write_texts(tmp_path / "text" / "x.jsonl", some_texts(200)))
 
 
-def prepared(study: Study, out: Path, workers: int = 1) -> Path:
-    prepare(*study_and_data(only(make_plan(study))), out, workers)
-    return out
-
-
 def directly(texts: list[str], vocab_size: int) -> list[list[str]]:
     """The merges that the library learns from texts as they are."""
     tokenizer = Tokenizer(models.BPE())
@@ -93,8 +87,8 @@ def directly(texts: list[str], vocab_size: int) -> list[list[str]]:
     return [list(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
 
 
-def test_it_is_what_the_library_learns_from_train(study: Study, tmp_path: Path) -> None:
-    out = prepared(study, tmp_path / "out")
+def test_it_is_what_the_library_learns_from_train(study, tmp_path):
+    out = prepared(make_plan(study), tmp_path / "out")
     texts = some_texts(200)
     train = [text for text in texts if split(text, study) == "train"]
     model = read_json(out / "tokenizer" / "tokenizer.json")["model"]
@@ -125,9 +119,7 @@ def test_it_is_what_the_library_learns_from_train(study: Study, tmp_path: Path) 
     assert open_tokens(out, "train").tolist() == expected
 
 
-def test_text_of_val_and_test_changes_nothing(
-    study: Study, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_text_of_val_and_test_changes_nothing(study, files_study, tmp_path):
     kept = [text for text in some_texts(200) if split(text, study) == "train"]
     others = [
         text for text in (f"{'zqzq ' * 40}{i}" for i in range(99)) if split(text, study) != "train"
@@ -138,9 +130,7 @@ def test_text_of_val_and_test_changes_nothing(
     assert learn_bpe(other, "b", tmp_path / "b", 1).merges == merges
 
 
-def test_neither_threads_nor_pieces_change_the_merges(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_threads_nor_pieces_change_the_merges(study, tmp_path, monkeypatch):
     merges = learn_bpe(study, "data", tmp_path / "one", 1).merges
     code = (  # the library starts its threads once per process
         "import sys; from pathlib import Path; from coupled_adam_bench.study.settings import"
@@ -157,8 +147,8 @@ def test_neither_threads_nor_pieces_change_the_merges(
     assert learn_bpe(study, "data", tmp_path / "pieces", 1).merges == merges
 
 
-def test_any_text_comes_back(study: Study, tmp_path: Path) -> None:
-    folder = prepared(study, tmp_path / "out") / "tokenizer"
+def test_any_text_comes_back(study, tmp_path):
+    folder = prepared(make_plan(study), tmp_path / "out") / "tokenizer"
     encoder, decoder = Encoder(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
     n_bytes = token_bytes(folder, VOCAB_SIZE, encoder.eot_id).inside
 
@@ -176,7 +166,7 @@ def test_any_text_comes_back(study: Study, tmp_path: Path) -> None:
     st.lists(st.sampled_from([*WORDS, "a", " ", "\n", "\x1c", "!", "_", "\u0301"]), max_size=40),
     st.integers(1, 9),
 )
-def test_pieces_have_the_words_of_the_whole(words: list[str], piece: int) -> None:
+def test_pieces_have_the_words_of_the_whole(words, piece):
     text, pattern = "".join(words), pre_tokenizers.ByteLevel(add_prefix_space=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bpe, "_PIECE_CHARACTERS", piece)
@@ -186,14 +176,14 @@ def test_pieces_have_the_words_of_the_whole(words: list[str], piece: int) -> Non
     assert found == [word for word, _ in pattern.pre_tokenize_str(text)]
 
 
-def test_a_long_document_is_cut() -> None:
+def test_a_long_document_is_cut():
     pieces = list(cut("word! " * 50_000))
     assert max(map(len, pieces)) < 2**16 + 10
     assert len(pieces) == 5
 
 
 @pytest.mark.parametrize("run", ["x", "\x00", "漢", " ", "\n", "\t ", "!\x1c", "a1"])
-def test_a_long_run_is_cut(run: str) -> None:
+def test_a_long_run_is_cut(run):
     text = f"It was {run * 3000} the end."
     pieces, pattern = list(cut(text)), pre_tokenizers.ByteLevel(add_prefix_space=False)
     assert "".join(pieces) == text
@@ -209,20 +199,18 @@ def test_a_long_run_is_cut(run: str) -> None:
     "the tokenizer is taken over only if its record is whole and of these data; the bins are the"
     " same",
 )
-def test_it_goes_on_with_what_was_learned(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = prepared(study, tmp_path / "whole")
+def test_it_goes_on_with_what_was_learned(study, tmp_path, monkeypatch):
+    whole = prepared(make_plan(study), tmp_path / "whole")
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(prepare_module, "_assemble", killed)
-        prepared(study, tmp_path / "out")
+        prepared(make_plan(study), tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(bpe, "_merges", killed)
-        prepared(study, tmp_path / "out")
+        prepared(make_plan(study), tmp_path / "out")
     for file in ("meta.json", "train.bin", "tokenizer/tokenizer.json"):
         assert (tmp_path / "out" / file).read_bytes() == (whole / file).read_bytes()
     assert not (whole / "shards").exists()
@@ -254,7 +242,7 @@ def replace_vocab(study: Study, vocab_size: int) -> Study:
     ["a", "ab " * 50, "\x00" * 100, "é", "x" * 100_000],
     ids=["one", "word", "NUL", "é", "run"],
 )
-def test_too_little_text(text: str, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_too_little_text(text, files_study, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text(text)
     seed = next(
@@ -280,15 +268,13 @@ def replace_seed(study: Study, seed: int) -> Study:
 
 
 @pytest.mark.parametrize("text", ["", " \n\n"])
-def test_no_text(text: str, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_no_text(text, files_study, tmp_path):
     (tmp_path / "text.txt").write_text(text)
     with pytest.raises(ValueError, match=r"text\.txt: no documents in it"):
         learn_bpe(bpe_study(files_study, tmp_path / "text.txt"), "data", tmp_path / "out", 1)
 
 
-def test_a_number_of_characters(
-    files_study: MakeStudy, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_of_characters(files_study, study, tmp_path, monkeypatch):
     train = [text for text in some_texts(200) if split(text, study) == "train"]
     first = sum(map(len, train[:50]))
     for name, most, max_tokens in (
@@ -306,7 +292,7 @@ def test_a_number_of_characters(
     assert learn_bpe(larger, "data", tmp_path / "larger", 1).n_documents == 51
 
 
-def test_identity(study: Study, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_identity(study, files_study, tmp_path):
     texts = some_texts(200)
     write_texts(tmp_path / "other" / "x.jsonl", [*texts[:-1], texts[-1].replace("t", "z")])
     changed = (
@@ -331,22 +317,18 @@ def test_identity(study: Study, files_study: MakeStudy, tmp_path: Path) -> None:
         ({"tokenizer": "bpe", "vocab_size": 2**21}, "vocab_size: 2097152, but a tokenizer 'bpe'"),
     ],
 )
-def test_settings_that_do_not_fit(
-    settings: dict[str, Any], message: str, files_study: MakeStudy
-) -> None:
+def test_settings_that_do_not_fit(settings, message, files_study):
     with pytest.raises(ValueError, match=message):
         files_study("t.txt", **settings)
 
 
-def test_it_is_said_if_the_text_is_read_more_than_once(
-    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_said_if_the_text_is_read_more_than_once(study, tmp_path, capsys):
     study = replace_vocab(study, BYTES_AND_EOT)
-    prepared(study, tmp_path / "few")
+    prepared(make_plan(study), tmp_path / "few")
     assert "times the text" not in capsys.readouterr().err
     n_train = load_meta(tmp_path / "few").splits["train"].n_tokens
     training = study.training.model_copy(update={"batch_sequences": n_train})
-    prepared(study.model_copy(update={"training": training}), tmp_path / "many")
+    prepared(make_plan(study.model_copy(update={"training": training})), tmp_path / "many")
     said = (
         f"train has {n_train:,} tokens, and the largest run of the grid reads {80 * n_train:,}: 80"
         " times the text"

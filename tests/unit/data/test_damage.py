@@ -4,18 +4,15 @@ preparation."""
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from planned import only, study_and_data
+from prepared import contents, prepared
 
 from coupled_adam_bench.data.bins import verified_file, verified_tree
 from coupled_adam_bench.data.check import META, data_is_damaged, split_checksums
-from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.store.files import read_sealed, write_sealed
-from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.settings import parse_study
 
 FILES = [
@@ -31,11 +28,6 @@ FILES = [
     "tasks/synthetic_grammar.jsonl",
     "tasks/synthetic_grammar.yaml",
 ]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def flip(path: Path) -> None:
@@ -58,7 +50,7 @@ def data(tiny_data: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_data, tmp_path / tiny_data.name))
 
 
-def test_whole_data(data: Path, tiny_data: Path) -> None:
+def test_whole_data(data, tiny_data):
     assert data_is_damaged(data) is None
     assert data_is_damaged(data / "not there yet") is None
     assert set(read_sealed(data / META)["files"]) == set(FILES)
@@ -83,9 +75,7 @@ def test_whole_data(data: Path, tiny_data: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["train.bin", "unigram.npy", "tokenizer/tokenizer.json", "tasks/synthetic_topic.jsonl"]
 )
-def test_each_damage_is_named_and_mended(
-    name: str, damage: Callable[[Path], None], data: Path, tiny_plan: Plan
-) -> None:
+def test_each_damage_is_named_and_mended(name, damage, data, tiny_plan):
     before = contents(data)
     damage(data / name)
     assert str(data / name) in str(data_is_damaged(data))
@@ -94,18 +84,16 @@ def test_each_damage_is_named_and_mended(
         verified_file(data, name)
     assert str(data / name) in str(raised.value)
     assert not (data / META).exists()
-    prepare(*study_and_data(only(tiny_plan)), data, workers=1)
+    prepared(tiny_plan, data)
     assert contents(data) == before
     assert verified_file(data, name).read_bytes() == before[name]
 
 
 @pytest.mark.parametrize("name", ["train.bin", "unigram.npy", META])
-def test_preparation_alone_finds_damage_too(
-    name: str, data: Path, tiny_plan: Plan, capsys: Any
-) -> None:
+def test_preparation_alone_finds_damage_too(name, data, tiny_plan, capsys):
     before = contents(data)
     flip(data / name)
-    prepare(*study_and_data(only(tiny_plan)), data, workers=1)
+    prepared(tiny_plan, data)
     assert contents(data) == before
     if name != META:
         assert f"{data / name}: SHA-256" in capsys.readouterr().err
@@ -121,19 +109,17 @@ def test_preparation_alone_finds_damage_too(
     "damage",
     [flip, lose_a_line, lambda path: path.write_text("[]"), lambda path: path.write_text("{}")],
 )
-def test_a_damaged_description(damage: Callable[[Path], None], data: Path, tiny_plan: Plan) -> None:
+def test_a_damaged_description(damage, data, tiny_plan):
     before = contents(data)
     damage(data / META)
     assert str(data / META) in str(data_is_damaged(data))
     with pytest.raises(ValueError, match=r"meta\.json: .*start again: it will be prepared anew"):
         verified_file(data, "val.bin")
-    prepare(*study_and_data(only(tiny_plan)), data, workers=1)
+    prepared(tiny_plan, data)
     assert contents(data) == before
 
 
-def test_only_small_files_are_read_when_the_workflow_starts(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_small_files_are_read_when_the_workflow_starts(data, monkeypatch):
     size = (data / "train.bin").stat().st_size
     flip(data / "train.bin")
     assert data_is_damaged(data, below_bytes=size) is None
@@ -159,9 +145,7 @@ if __name__ == "__main__":
     "two processes prepare the same data at the same time",
     "one waits for the other, says so, and finds the data complete",
 )
-def test_two_preparations_at_once(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_two_preparations_at_once(tiny_study, tmp_path):
     settings = tiny_study()
     settings["data"]["source"]["n_tokens"] = 1_600_000
     plan = make_plan(parse_study(settings))
@@ -179,5 +163,5 @@ def test_two_preparations_at_once(
         == 1
     )
     assert sum("prepare tiny" in error for error in errors) == 1  # one of them has worked
-    prepare(*study_and_data(only(plan)), tmp_path / "alone", workers=1)
+    prepared(plan, tmp_path / "alone")
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")

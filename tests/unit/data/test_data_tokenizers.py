@@ -44,15 +44,24 @@ def pinned(small_gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def save(files_study: MakeStudy, tmp_path: Path) -> Callable[..., Path]:
+    """The function that saves a tokenizer of somebody's as preparation does, and returns where."""
+
+    def save(source: Path, **data: Any) -> Path:
+        save_tokenizer(files_study("t.txt", source, **data), None, tmp_path / "out")
+        return tmp_path / "out"
+
+    return save
+
+
 def gpt2_study(files_study: MakeStudy, path: Path | None) -> Study:
     study = files_study("t.txt", tokenizer="gpt2")
     paths = study.paths.model_copy(update={"tokenizer": None if path is None else str(path)})
     return study.model_copy(update={"paths": paths})
 
 
-def test_any_text_comes_back(
-    pinned: Path, files_study: MakeStudy, tmp_path: Path, sample: str
-) -> None:
+def test_any_text_comes_back(pinned, files_study, tmp_path, sample):
     save_tokenizer(gpt2_study(files_study, pinned), None, tmp_path)
     encoder = load_encoder(tmp_path)
     assert encoder.eot_id == encoder.n_vocab - 1
@@ -73,9 +82,7 @@ def test_any_text_comes_back(
     check()
 
 
-def test_the_format_of_the_file_does_not_matter(
-    pinned: Path, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_the_format_of_the_file_does_not_matter(pinned, files_study, tmp_path):
     def older_format(values: dict[str, Any]) -> None:
         values["model"]["merges"] = [" ".join(merge) for merge in values["model"]["merges"]]
         values["truncation"] = {
@@ -93,18 +100,14 @@ def test_the_format_of_the_file_does_not_matter(
         assert a == b == c
 
 
-def test_another_tokenizer_is_not_gpt2(
-    small_gpt2: Path, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_another_tokenizer_is_not_gpt2(small_gpt2, files_study, tmp_path):
     with pytest.raises(
         ValueError, match=r"tokenizer\.json: not GPT-2's tokenizer .*set data\.tokenizer to 'file'"
     ):
         save_tokenizer(gpt2_study(files_study, small_gpt2), None, tmp_path)
 
 
-def test_gpt2_without_a_network(
-    files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpt2_without_a_network(files_study, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "empty"))
     with pytest.raises(
@@ -113,12 +116,12 @@ def test_gpt2_without_a_network(
         save_tokenizer(gpt2_study(files_study, None), None, tmp_path)
 
 
-def test_more_tokens_than_rows(small_gpt2: Path, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_more_tokens_than_rows(small_gpt2, save):
     n_vocab = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json")).get_vocab_size()
     with pytest.raises(
         ValueError, match=rf"data\.vocab_size: 300, but the tokenizer has {n_vocab} tokens"
     ):
-        save_tokenizer(files_study("t.txt", small_gpt2, vocab_size=300), None, tmp_path)
+        save(small_gpt2, vocab_size=300)
 
 
 @pytest.mark.parametrize(
@@ -132,16 +135,13 @@ def test_more_tokens_than_rows(small_gpt2: Path, files_study: MakeStudy, tmp_pat
         ({"model_max_length": 5}, "</s>", "</s>"),
     ],
 )
-def test_end_of_text_of_any_tokenizer(
-    config: dict[str, Any] | None, special: str, found: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_end_of_text_of_any_tokenizer(config, special, found, save, tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"the": 0, "of": 1, "?": 2}, unk_token="?"))
     tokenizer.add_special_tokens([special])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     if config is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
-    encoder = load_encoder(tmp_path / "out")
+    encoder = load_encoder(save(tmp_path))
     assert encoder.eot_id == {"the": 0, special: 3}[found]
     assert encoder.n_vocab == 4
 
@@ -165,13 +165,11 @@ def test_end_of_text_of_any_tokenizer(
         ('{"eos_token": "<e>"}', "says '<e>', which the tokenizer does not have"),
     ],
 )
-def test_odd_configurations(
-    config: str, message: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_odd_configurations(config, message, save, tmp_path):
     Tokenizer(models.WordLevel({"the": 0}, unk_token="the")).save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(config)
     with pytest.raises(ValueError, match=rf"tokenizer_config\.json.*{message}"):
-        save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+        save(tmp_path)
 
 
 @pytest.mark.fault(
@@ -202,14 +200,12 @@ def test_odd_configurations(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_no_token_for_the_unknown(
-    model: Any, message: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_no_token_for_the_unknown(model, message, save, tmp_path):
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens(["</s>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match=rf"tokenizer\.json: {message}"):
-        save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+        save(tmp_path)
 
 
 @pytest.mark.fault(
@@ -227,9 +223,7 @@ def test_no_token_for_the_unknown(
         (("added_tokens",), [], "no end-of-text token"),
     ],
 )
-def test_damaged_tokenizers(
-    place: tuple[str, ...], value: Any, message: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_damaged_tokenizers(place, value, message, save, tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"the": 0, "?": 1}, unk_token="?"))
     tokenizer.add_special_tokens(["</s>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -241,24 +235,20 @@ def test_damaged_tokenizers(
 
     edit_json(tmp_path / "tokenizer.json", tmp_path, damage)
     with pytest.raises(ValueError, match=rf"tokenizer\.json: .*{message}"):
-        save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+        save(tmp_path)
 
 
 @pytest.mark.parametrize(
     "content", ["", "[" * 10**5, "\xff", "{}", "[]", '{"model": {"type": "WordLevel"}}', "{"]
 )
 @pytest.mark.parametrize("kind", ["file", "gpt2"])
-def test_a_file_that_is_no_tokenizer(
-    content: str, kind: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_a_file_that_is_no_tokenizer(content, kind, save, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ValueError, match=r"tokenizer\.json: "):
-        save_tokenizer(files_study("t.txt", tmp_path, tokenizer=kind), None, tmp_path / "out")
+        save(tmp_path, tokenizer=kind)
 
 
-def test_a_file_that_truncates_pads_and_draws(
-    small_gpt2: Path, files_study: MakeStudy, tmp_path: Path, sample: str
-) -> None:
+def test_a_file_that_truncates_pads_and_draws(small_gpt2, save, tmp_path, sample):
     plain = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
     expected = plain.encode(sample).ids
     plain.enable_truncation(4)
@@ -270,8 +260,7 @@ def test_a_file_that_truncates_pads_and_draws(
         values["model"]["dropout"] = 0.5
 
     drawing = edit_json(tmp_path / "in" / "tokenizer.json", tmp_path / "drawing", draw)
-    save_tokenizer(files_study("t.txt", drawing), None, tmp_path / "out")
-    assert load_encoder(tmp_path / "out").encode(sample).tolist() == expected
+    assert load_encoder(save(drawing)).encode(sample).tolist() == expected
 
 
 @pytest.mark.fault(
@@ -281,9 +270,7 @@ def test_a_file_that_truncates_pads_and_draws(
     "its name in a text is text like any other, so no document has an end within it",
 )
 @pytest.mark.parametrize("kind", ["added", "word", "piece"])
-def test_end_of_text_is_in_no_document(
-    kind: str, files_study: MakeStudy, tmp_path: Path, small_gpt2: Path
-) -> None:
+def test_end_of_text_is_in_no_document(kind, save, tmp_path, small_gpt2):
     if kind == "added":
         tokenizer = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
         tokenizer.add_tokens(["<end>"])
@@ -297,16 +284,13 @@ def test_end_of_text_is_in_no_document(
     (tmp_path / "own").mkdir()
     tokenizer.save(str(tmp_path / "own" / "tokenizer.json"))
     (tmp_path / "own" / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
-    save_tokenizer(files_study("t.txt", tmp_path / "own"), None, tmp_path / "saved")
-    encoder = load_encoder(tmp_path / "saved")
+    encoder = load_encoder(save(tmp_path / "own"))
     assert encoder.eot_id == tokenizer.token_to_id("<end>")
     ids = encoder.encode("a <end> a").tolist()
     assert len(ids) > 2 and encoder.eot_id not in ids
 
 
-def test_transformers_loads_what_is_saved(
-    pinned: Path, files_study: MakeStudy, tmp_path: Path, sample: str
-) -> None:
+def test_transformers_loads_what_is_saved(pinned, files_study, tmp_path, sample):
     from transformers import AutoTokenizer
 
     save_tokenizer(gpt2_study(files_study, pinned), None, tmp_path / "gpt2")
@@ -327,9 +311,7 @@ def test_transformers_loads_what_is_saved(
         assert load_saved(tmp_path / kind)[0].encode(named).ids == loaded(named)["input_ids"]
 
 
-def test_words_through_transformers(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_words_through_transformers(tiny_study, tmp_path):
     from transformers import AutoTokenizer
 
     from coupled_adam_bench.study.settings import parse_study
@@ -351,7 +333,7 @@ def test_words_through_transformers(
 
 
 @real_data
-def test_gpt2_on_real_text(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_gpt2_on_real_text(files_study, tmp_path):
     """The ids of the sentence are those that tiktoken gives with OpenAI's own files."""
     data = Path(os.environ["CAB_REAL_DATA"])
     save_tokenizer(gpt2_study(files_study, data / "tokenizer" / "hf_gpt2"), None, tmp_path)

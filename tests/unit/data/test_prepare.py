@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from planned import only, study_and_data
+from prepared import contents, prepared
 from tokenizers import Tokenizer
+from waits import wait_until
 
 from coupled_adam_bench.cli.status import notes_of_data
 from coupled_adam_bench.data import prepare as prepare_module
@@ -30,12 +32,6 @@ from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.settings import Split, Study, parse_study
 
 MakeStudy = Callable[..., Study]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """The files that were prepared; the lock, which names the last process, is hidden."""
-    files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def write_texts(path: Path, n_texts: int) -> list[str]:
@@ -84,11 +80,9 @@ def expected_bins(
     return bins
 
 
-def test_bins_hold_the_tokens_of_the_documents(
-    files_plan: Plan, small_gpt2: Path, tmp_path: Path
-) -> None:
+def test_bins_hold_the_tokens_of_the_documents(files_plan, small_gpt2, tmp_path):
     out = tmp_path / "out"
-    prepare(*study_and_data(only(files_plan)), out, workers=1)
+    prepared(files_plan, out)
     lines = (tmp_path / "text" / "x.jsonl").read_text().splitlines()
     texts = [json.loads(line)["text"] for line in lines]
     tokenizer = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
@@ -130,22 +124,18 @@ def test_bins_hold_the_tokens_of_the_documents(
     ]
 
 
-def test_neither_workers_nor_shards_change_a_byte(
-    files_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(*study_and_data(only(files_plan)), tmp_path / "one", workers=1)
-    prepare(*study_and_data(only(files_plan)), tmp_path / "two", workers=2)
+def test_neither_workers_nor_shards_change_a_byte(files_plan, tmp_path, monkeypatch):
+    prepared(files_plan, tmp_path / "one")
+    prepared(files_plan, tmp_path / "two", workers=2)
     monkeypatch.setattr(prepare_module, "SHARD_CHARACTERS", 10**6)
-    prepare(*study_and_data(only(files_plan)), tmp_path / "large", workers=1)
+    prepared(files_plan, tmp_path / "large")
     assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "large")
 
 
-def test_generated_text_is_the_same_as_files_of_it(
-    synthetic_plan: Plan, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_generated_text_is_the_same_as_files_of_it(synthetic_plan, files_study, tmp_path):
     out = tmp_path / "generated"
-    prepare(*study_and_data(only(synthetic_plan)), out, workers=1)
-    prepare(*study_and_data(only(synthetic_plan)), tmp_path / "two", workers=2)
+    prepared(synthetic_plan, out)
+    prepared(synthetic_plan, tmp_path / "two", workers=2)
     assert contents(out) == contents(tmp_path / "two")
     language = Language(only(synthetic_plan).study.data.source)  # type: ignore[arg-type]
     (tmp_path / "text").mkdir()
@@ -160,7 +150,7 @@ def test_generated_text_is_the_same_as_files_of_it(
     tokenizer["model"]["unk_token"] = "<|endoftext|>"
     (tmp_path / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer))
     study = files_study(tmp_path / "text", tmp_path / "tokenizer", vocab_size=64, split=split)
-    prepare(*study_and_data(only(make_plan(study))), tmp_path / "files", workers=1)
+    prepared(make_plan(study), tmp_path / "files")
     for file in ("train.bin", "val.bin", "test.bin", "unigram.npy"):
         assert (out / file).read_bytes() == (tmp_path / "files" / file).read_bytes()
     meta = load_meta(out)
@@ -180,9 +170,7 @@ def test_generated_text_is_the_same_as_files_of_it(
     "preparation says so and writes no data under the name of what was there before",
 )
 @pytest.mark.parametrize("when", ["before", "while"])
-def test_text_that_is_replaced(
-    when: str, files_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_that_is_replaced(when, files_plan, tmp_path, monkeypatch):
     make_shards = prepare_module.make_shards
 
     def replace_text(*_: Any) -> None:
@@ -199,33 +187,27 @@ def test_text_that_is_replaced(
     with pytest.raises(
         ValueError, match="data files: the files of the text or of the tokenizer have changed since"
     ):
-        prepare(*study_and_data(only(files_plan)), tmp_path / "out", workers=1)
+        prepared(files_plan, tmp_path / "out")
     assert not (tmp_path / "out" / "meta.json").exists()
 
 
-def test_what_is_left_out_is_said(
-    files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_out_is_said(files_study, small_gpt2, tmp_path, capsys):
     write_texts(tmp_path / "text" / "x.jsonl", 100)
     (tmp_path / "text" / "y.txt").write_text("")
     (tmp_path / "text" / "z.csv").write_text("a,b")
     write_texts(tmp_path / "text" / ".ipynb_checkpoints" / "x-checkpoint.jsonl", 100)
-    prepare(
-        *study_and_data(only(make_plan(files_study(tmp_path / "text", small_gpt2)))),
-        tmp_path / "out",
-        workers=1,
-    )
-    source = load_meta(tmp_path / "out").source
-    counts = {
+    plan = make_plan(files_study(tmp_path / "text", small_gpt2))
+    meta = load_meta(prepared(plan, tmp_path / "out"))
+    expected = {
         "n_files": 2,
         "n_empty_documents": 0,
         "n_invalid_documents": 0,
         "n_files_without_text": 1,
+        "n_hidden_files": 1,
+        "other_files": {".csv": 1},
     }
-    counts["n_hidden_files"] = 1
-    assert source.items() >= (counts | {"other_files": {".csv": 1}}).items()
-    n_documents = sum(part.n_documents for part in load_meta(tmp_path / "out").splits.values())
-    assert n_documents == 100
+    assert meta.source.items() >= expected.items()
+    assert sum(part.n_documents for part in meta.splits.values()) == 100
     said = capsys.readouterr().err
     assert "data files: files with other endings are not read (.csv: 1)" in said
     hidden = tmp_path / "text" / ".ipynb_checkpoints"
@@ -234,8 +216,8 @@ def test_what_is_left_out_is_said(
 
 
 def test_the_end_of_a_run_tells_once_what_it_left_out_of_the_text(
-    files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    files_study, small_gpt2, tmp_path, monkeypatch
+):
     write_texts(tmp_path / "text" / "x.jsonl", 100)
     (tmp_path / "text" / "y.txt").write_text("")
     (tmp_path / "text" / "z.csv").write_text("a,b")
@@ -251,7 +233,7 @@ def test_the_end_of_a_run_tells_once_what_it_left_out_of_the_text(
     assert not list(notes_of_data(plan, []))
 
 
-def test_split_by_hash() -> None:
+def test_split_by_hash():
     texts = [str(i).encode() for i in range(20_000)]
     split = Split(val_fraction=0.1, test_fraction=0.3, seed=1)
     places = np.array([split_of(text, split) for text in texts])
@@ -284,24 +266,18 @@ def test_split_by_hash() -> None:
         ),
     ],
 )
-def test_a_split_too_small_to_train_on(
-    changes: dict[str, Any], message: str, files_study: MakeStudy, small_gpt2: Path, tmp_path: Path
-) -> None:
+def test_a_split_too_small_to_train_on(changes, message, files_study, small_gpt2, tmp_path):
     write_texts(tmp_path / "text" / "x.jsonl", 300)
     study = files_study(tmp_path / "text", small_gpt2, **changes)
     with pytest.raises(ValueError, match=message):
-        prepare(*study_and_data(only(make_plan(study))), tmp_path / "out", workers=1)
+        prepared(make_plan(study), tmp_path / "out")
     assert not (tmp_path / "out" / "meta.json").exists()
 
 
 @pytest.mark.parametrize("document", ["line", "paragraph", "file"])
 def test_what_a_document_is_and_that_few_are_held_out(
-    document: str,
-    files_study: MakeStudy,
-    small_gpt2: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    document, files_study, small_gpt2, tmp_path, capsys
+):
     """Every document of a text file ends with the end-of-text token, also where it has that token's
     name in it."""
     (tmp_path / "text").mkdir()
@@ -311,7 +287,7 @@ def test_what_a_document_is_and_that_few_are_held_out(
     source = {"kind": "files", "txt_document": document}
     split = {"val_fraction": 0.05, "test_fraction": 0.45}
     study = files_study(tmp_path / "text", small_gpt2, vocab_size=512, source=source, split=split)
-    prepare(*study_and_data(only(make_plan(study))), tmp_path / "out", workers=1)
+    prepared(make_plan(study), tmp_path / "out")
     meta = load_meta(tmp_path / "out")
     assert sum(part.n_documents for part in meta.splits.values()) == (
         150 if document == "file" else 300
@@ -325,23 +301,21 @@ def test_what_a_document_is_and_that_few_are_held_out(
     assert (said in capsys.readouterr().err) == (test.n_documents < 100) == (document == "file")
 
 
-def test_complete_data_is_left_as_it_is(files_plan: Plan, tmp_path: Path) -> None:
+def test_complete_data_is_left_as_it_is(files_plan, tmp_path):
     out = tmp_path / "out"
-    prepare(*study_and_data(only(files_plan)), out, workers=1)
+    prepared(files_plan, out)
     before = contents(out)
     times = {path: path.stat().st_mtime_ns for path in out.rglob("[!.]*")}
-    prepare(*study_and_data(only(files_plan)), out, workers=1)
+    prepared(files_plan, out)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("[!.]*")} == times
     # A bin that is missing is made again.
     (out / "val.bin").unlink()
-    prepare(*study_and_data(only(files_plan)), out, workers=1)
+    prepared(files_plan, out)
     assert contents(out) == before
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_few_parts_are_in_memory_and_a_dead_worker_is_noticed(
-    workers: int, synthetic_plan: Plan, tmp_path: Path
-) -> None:
+def test_few_parts_are_in_memory_and_a_dead_worker_is_noticed(workers, synthetic_plan, tmp_path):
     n_drawn = 0
 
     def jobs() -> Iterator[ShardJob]:
@@ -419,9 +393,7 @@ def n_kept(stderr: str) -> int:
     return int(found[1])
 
 
-def test_killed_while_making_shards(
-    files_plan: Plan, command: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_killed_while_making_shards(files_plan, command, tmp_path):
     out = tmp_path / "out"
     killed = subprocess.Popen(command(files_plan, out, workers=2, shard_characters=500))
     finished: list[Path] = []
@@ -435,12 +407,8 @@ def test_killed_while_making_shards(
     assert killed.wait() == -signal.SIGKILL
     finished = sorted((out / "shards").glob("0*.json"))
     assert not (out / "meta.json").exists()
-    deadline = time.monotonic() + 10
-    while any(
-        Path(f"/proc/{pid}/stat").exists() for pid in workers
-    ):  # they do not outlive the process
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    # They do not outlive the process.
+    wait_until(lambda: not any(Path(f"/proc/{pid}/stat").exists() for pid in workers), 10)
     # A damaged shard and one of other text are not taken over.
     damaged = finished[0].with_suffix(".bin")
     damaged.write_bytes(b"\0" + damaged.read_bytes()[1:])
@@ -455,14 +423,12 @@ def test_killed_while_making_shards(
     )
     assert not (out / "shards").exists()
     assert n_kept(again.stderr) >= len(finished) - 2
-    prepare(*study_and_data(only(files_plan)), tmp_path / "whole", workers=1)
+    prepared(files_plan, tmp_path / "whole")
     assert contents(out) == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("kill_at", ["train", "test"])
-def test_killed_while_putting_bins_together(
-    kill_at: str, files_plan: Plan, command: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_killed_while_putting_bins_together(kill_at, files_plan, command, tmp_path):
     out = tmp_path / "out"
     killed = subprocess.run(command(files_plan, out, kill_at=kill_at), capture_output=True)
     assert killed.returncode == -signal.SIGKILL
@@ -475,32 +441,23 @@ def test_killed_while_putting_bins_together(
     assert n_kept(killed.stderr) == n_shards
     assert {path: path.stat().st_mtime_ns for path in (out / "shards").iterdir()} == times
     subprocess.run(command(files_plan, out), check=True, capture_output=True)
-    prepare(*study_and_data(only(files_plan)), tmp_path / "whole", workers=1)
+    prepared(files_plan, tmp_path / "whole")
     assert contents(out) == contents(tmp_path / "whole")
+
+
+IN_ITS_OWN_SPACE = ["unshare", "--user", "--map-root-user", "--mount"]
 
 
 def can_mount() -> bool:
     if shutil.which("unshare") is None:
         return False
-    probe = [
-        "unshare",
-        "--user",
-        "--map-root-user",
-        "--mount",
-        "mount",
-        "-t",
-        "tmpfs",
-        "tmpfs",
-        "/mnt",
-    ]
+    probe = [*IN_ITS_OWN_SPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
     return subprocess.run(probe, capture_output=True).returncode == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not can_mount(), reason="needs a small file system")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_full_disk(
-    workers: int, synthetic_plan: Plan, command: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_full_disk(workers, synthetic_plan, command, tmp_path):
     """Two of three shards fit; after the disk has grown, what was finished is kept."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -514,8 +471,7 @@ def test_full_disk(
         {run} 2> {tmp_path}/again.txt || exit 6
         cp -r {out} {tmp_path}/copy
     """
-    unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
-    assert subprocess.run(unshare).returncode == 0
+    assert subprocess.run([*IN_ITS_OWN_SPACE, "sh", "-c", script]).returncode == 0
     error = (tmp_path / "full.txt").read_text().splitlines()[-1]
     assert re.search(
         r"OSError: \[Errno 28\] no space left for .*/out .*run again: finished parts are kept",
@@ -528,17 +484,17 @@ def test_full_disk(
     # the third shard.
     assert len(finished) == 2 if workers == 1 else 1 <= len(finished) <= 2
     assert n_kept((tmp_path / "again.txt").read_text()) == len(finished)
-    prepare(*study_and_data(only(synthetic_plan)), tmp_path / "whole", workers=1)
+    prepared(synthetic_plan, tmp_path / "whole")
     assert contents(tmp_path / "copy") == contents(tmp_path / "whole")
 
 
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
-def test_token_counts_of_real_text(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_token_counts_of_real_text(files_study, tmp_path):
     data = Path(os.environ["CAB_REAL_DATA"])
     study = files_study(
         data / "text" / "openstax_ccby", data / "tokenizer" / "hf_gpt2", tokenizer="gpt2"
     )
-    prepare(*study_and_data(only(make_plan(study))), tmp_path / "out", workers=2)
+    prepared(make_plan(study), tmp_path / "out", workers=2)
     parts = load_meta(tmp_path / "out").splits.values()
     # Counted by others, with one end-of-text per document: train.jsonl.xz and val.jsonl.xz.
     assert sum(part.n_tokens for part in parts) == 1_610_045 + 6_249

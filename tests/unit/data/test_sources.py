@@ -38,6 +38,12 @@ def parquet(table: dict[str, Any]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+@pytest.fixture
+def open_corpus(files_study: MakeStudy, tmp_path: Path) -> Callable[..., Corpus]:
+    """The function that opens the text in the folder of a test."""
+    return lambda **data: Corpus(files_study(tmp_path, **data))
+
+
 @packings
 @pytest.mark.parametrize(
     ("name", "content"),
@@ -46,11 +52,9 @@ def parquet(table: dict[str, Any]) -> bytes:
         ("x.parquet", parquet({"id": list(range(len(DOCUMENTS))), "text": DOCUMENTS})),
     ],
 )
-def test_rows_of_all_formats(
-    name: str, content: bytes, packing: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_rows_of_all_formats(name, content, packing, open_corpus, tmp_path):
     (tmp_path / (name + packing)).write_bytes(PACK[packing](content))
-    corpus = Corpus(files_study(tmp_path))
+    corpus = open_corpus()
     assert list(corpus) == DOCUMENTS
     assert corpus.position == (1, 0, 0, 0, 0)
 
@@ -64,34 +68,23 @@ def test_rows_of_all_formats(
         ("paragraph", ["a b\r\nc", "d é\ne"], 0),
     ],
 )
-def test_documents_of_txt_files(
-    document: str,
-    expected: list[str],
-    n_empty: int,
-    packing: str,
-    files_study: MakeStudy,
-    tmp_path: Path,
-) -> None:
+def test_documents_of_txt_files(document, expected, n_empty, packing, open_corpus, tmp_path):
     (tmp_path / f"x.txt{packing}").write_bytes(
         PACK[packing]("\ufeffa b\r\nc\n\n  \n\nd é\ne".encode())
     )
-    corpus = Corpus(files_study(tmp_path, source={"kind": "files", "txt_document": document}))
+    corpus = open_corpus(source={"kind": "files", "txt_document": document})
     assert list(corpus) == expected
     assert corpus.position.n_empty == n_empty
 
 
 @pytest.mark.parametrize("document", ["file", "paragraph", "line"])
-def test_long_txt_documents_are_cut_at_line_ends(
-    document: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_txt_documents_are_cut_at_line_ends(document, open_corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{DATA}.documents.MAX_DOCUMENT_BYTES", 20)
     # A line of more than 20 bytes is cut, too; 20 bytes end within the seventh three-byte
     # character.
     lines = ["0123456789\n", "0123\n", "0123456789\n", "漢" * 10 + "\n", "end\n"]
     (tmp_path / "x.txt").write_text("".join(lines), encoding="utf-8")
-    documents = list(
-        Corpus(files_study(tmp_path, source={"kind": "files", "txt_document": document}))
-    )
+    documents = list(open_corpus(source={"kind": "files", "txt_document": document}))
     if document == "line":
         assert documents == ["0123456789", "0123", "0123456789", "漢" * 6, "漢" * 4, "end"]
     else:
@@ -101,69 +94,65 @@ def test_long_txt_documents_are_cut_at_line_ends(
         assert max(len(text.encode()) for text in documents) <= 20
 
 
-def test_files_come_in_the_order_of_their_names(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_files_come_in_the_order_of_their_names(open_corpus, tmp_path):
     for name in ("b/2.txt", "b/10.txt", "a.txt.gz", "c.jsonl"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         content = jsonl([{"text": name}]) if name.endswith("jsonl") else name.encode()
         path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "README.md").write_text("not text of the corpus")
-    corpus = Corpus(files_study(tmp_path))
+    corpus = open_corpus()
     assert list(corpus) == ["a.txt.gz", "b/10.txt", "b/2.txt", "c.jsonl"]
     assert corpus.position.file == 4
 
 
-def test_empty_documents_are_skipped_and_counted(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_empty_documents_are_skipped_and_counted(open_corpus, tmp_path):
     (tmp_path / "x.jsonl").write_bytes(
         jsonl([{"text": t} for t in ("a", "", " \n\t", "b")]) + b"\n  \n"
     )
-    corpus = Corpus(files_study(tmp_path))
+    corpus = open_corpus()
     assert list(corpus) == ["a", "b"]
     assert corpus.position.n_empty == 2
 
 
 @packings
-def test_lines_that_are_longer_than_memory(
-    packing: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_that_are_longer_than_memory(packing, open_corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{DATA}.documents.MAX_LINE_BYTES", 1000)
     rows = jsonl([{"text": "a"}, {"text": "é" * 490}])
     (tmp_path / f"x.jsonl{packing}").write_bytes(PACK[packing](rows))
-    assert list(Corpus(files_study(tmp_path))) == ["a", "é" * 490]
+    assert list(open_corpus()) == ["a", "é" * 490]
     (tmp_path / f"x.jsonl{packing}").write_bytes(
         PACK[packing](rows + jsonl([{"text": "a" * 1000}]))
     )
     with pytest.raises(
         ValueError, match=rf"x\.jsonl{packing}, line 3: not valid JSON .* of at most 1,000 bytes"
     ):
-        list(Corpus(files_study(tmp_path)))
+        list(open_corpus())
 
 
-def test_several_frames_in_one_packed_file(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_several_frames_in_one_packed_file(open_corpus, tmp_path):
     for packing in (".gz", ".xz", ".zst"):
         (tmp_path / f"x.txt{packing}").write_bytes(
             PACK[packing](b"one ") + PACK[packing](b"two" * 100_000)
         )
-    assert list(Corpus(files_study(tmp_path))) == ["one " + "two" * 100_000] * 3
+    assert list(open_corpus()) == ["one " + "two" * 100_000] * 3
 
 
 @packings
 @pytest.mark.parametrize("name", ["x.txt", "x.jsonl", "x.parquet"])
-def test_no_documents(name: str, packing: str, files_study: MakeStudy, tmp_path: Path) -> None:
+def test_no_documents(name, packing, open_corpus, tmp_path):
     content = parquet({"text": pa.array([], pa.string())}) if name == "x.parquet" else b" \n\n"
     for empty in (PACK[packing](content), PACK[packing](b""), b""):
         (tmp_path / (name + packing)).write_bytes(empty)
         # An .xz file is never of zero bytes.
         problem = "truncated or damaged" if packing == ".xz" and not empty else "no documents in it"
         with pytest.raises(ValueError, match=rf"{name}{packing}: {problem}"):
-            list(Corpus(files_study(tmp_path)))
+            list(open_corpus())
 
 
 @packed_only
 @pytest.mark.parametrize("name", ["x.txt", "x.jsonl", "x.parquet"])
-def test_truncated_and_damaged_packings(
-    name: str, packing: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_truncated_and_damaged_packings(name, packing, open_corpus, tmp_path):
     # Hexadecimal digests do not shrink to nothing: the file has a middle.
     texts = [f"{i * 2654435761 % 2**32:08x}" * 3 for i in range(3000)]
     content = (
@@ -177,24 +166,24 @@ def test_truncated_and_damaged_packings(
     for broken in (whole[:-1], whole[:middle], whole[:5]):
         (tmp_path / (name + packing)).write_bytes(broken)
         with pytest.raises(ValueError, match=problem):
-            list(Corpus(files_study(tmp_path)))
+            list(open_corpus())
     # The checksum comes last, so damage can first be seen in the text.
     (tmp_path / (name + packing)).write_bytes(
         whole[:middle] + b"\xff" * 100 + whole[middle + 100 :]
     )
     with pytest.raises(ValueError, match=name + packing):
-        list(Corpus(files_study(tmp_path)))
+        list(open_corpus())
     (tmp_path / (name + packing)).write_bytes(content)  # not packed at all
     with pytest.raises(ValueError, match=problem):
-        list(Corpus(files_study(tmp_path)))
+        list(open_corpus())
 
 
-def test_truncated_and_damaged_parquet(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_truncated_and_damaged_parquet(open_corpus, tmp_path):
     whole = parquet({"text": DOCUMENTS * 10})
     for broken in (whole[:-1], whole[:100], b"PAR1", whole[:50] + bytes(100) + whole[150:]):
         (tmp_path / "x.parquet").write_bytes(broken)
         with pytest.raises(ValueError, match=r"x\.parquet: truncated or damaged \.parquet file"):
-            list(Corpus(files_study(tmp_path)))
+            list(open_corpus())
 
 
 @pytest.mark.parametrize(
@@ -247,18 +236,16 @@ def test_truncated_and_damaged_parquet(files_study: MakeStudy, tmp_path: Path) -
         ),
     ],
 )
-def test_wrong_content(
-    name: str, content: bytes, message: str, files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_wrong_content(name, content, message, open_corpus, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        list(Corpus(files_study(tmp_path)))
+        list(open_corpus())
 
 
-def test_another_text_field(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_another_text_field(open_corpus, tmp_path):
     (tmp_path / "x.jsonl").write_bytes(jsonl([{"text": 1, "body": "a"}]))
     (tmp_path / "y.parquet").write_bytes(parquet({"text": [1], "body": ["b"]}))
-    assert list(Corpus(files_study(tmp_path, source={"kind": "files", "text_field": "body"}))) == [
+    assert list(open_corpus(source={"kind": "files", "text_field": "body"})) == [
         "a",
         "b",
     ]
@@ -296,9 +283,9 @@ def write_all(folder: Path, files: dict[str, bytes]) -> None:
     "files, documents and rows of the text are empty or null",
     "they are left out and counted, or under the setting `data.skip: nothing` all named at once",
 )
-def test_what_has_no_text_is_left_out_and_counted(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_what_has_no_text_is_left_out_and_counted(open_corpus, tmp_path):
     write_all(tmp_path, WITHOUT_TEXT)
-    corpus = Corpus(files_study(tmp_path))
+    corpus = open_corpus()
     assert list(corpus) == ["one", "two", "three", "four"]
     assert corpus.position == Position(
         file=6, document=0, n_empty=4, n_invalid=0, n_files_without_text=3
@@ -310,7 +297,7 @@ def test_what_has_no_text_is_left_out_and_counted(files_study: MakeStudy, tmp_pa
     )
     assert f"{tmp_path}/d.jsonl: no documents in it: it is empty or has only empty texts" in said
     with pytest.raises(ValueError) as error:
-        list(Corpus(files_study(tmp_path, skip="nothing")))
+        list(open_corpus(skip="nothing"))
     lines = str(error.value).splitlines()
     assert lines[0] == "paths.text: 6 problems in the text"
     assert [line.strip().split("/")[-1] for line in lines[1:]] == [
@@ -329,11 +316,9 @@ def test_what_has_no_text_is_left_out_and_counted(files_study: MakeStudy, tmp_pa
     " half a character",
     "under the setting `data.skip: invalid` they are left out and counted, and refused without it",
 )
-def test_rows_without_valid_text_are_left_out_if_the_study_says_so(
-    files_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_rows_without_valid_text_are_left_out_if_the_study_says_so(open_corpus, tmp_path):
     write_all(tmp_path, {"x.jsonl": BAD_ROWS, "y.parquet": parquet({"text": pa.array([1, 2])})})
-    corpus = Corpus(files_study(tmp_path, skip="invalid"))
+    corpus = open_corpus(skip="invalid")
     assert list(corpus) == ["five", "six"]
     assert corpus.position == Position(
         file=2, document=0, n_empty=0, n_invalid=8, n_files_without_text=1
@@ -343,12 +328,12 @@ def test_rows_without_valid_text_are_left_out_if_the_study_says_so(
     )
     assert f"{tmp_path}/x.jsonl, line 2: field 'text' is int, not text" in corpus.skipped
     with pytest.raises(ValueError, match=r"paths\.text: 8 problems in the text"):
-        list(Corpus(files_study(tmp_path)))
+        list(open_corpus())
     (tmp_path / "x.jsonl").unlink()
     with pytest.raises(
         ValueError, match=r"no document in it has text\n.*y\.parquet, row 1: field 'text' is int"
     ):
-        list(Corpus(files_study(tmp_path, skip="invalid")))
+        list(open_corpus(skip="invalid"))
 
 
 @pytest.mark.fault(
@@ -356,13 +341,11 @@ def test_rows_without_valid_text_are_left_out_if_the_study_says_so(
     "a hundred files of the text are damaged",
     "one start names the first ten and how many more there are",
 )
-def test_all_bad_files_are_named_at_once(
-    files_study: MakeStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_bad_files_are_named_at_once(open_corpus, tmp_path, capsys):
     for number in range(100):
         (tmp_path / f"{number:03}.txt").write_bytes(b"\xff" if number else b"text")
     (tmp_path / "x.jsonl").write_bytes(jsonl([{"text": 1}] * 20))
-    corpus = Corpus(files_study(tmp_path))
+    corpus = open_corpus()
     given = []
     with pytest.raises(ValueError) as error:
         given.extend(corpus)
@@ -372,18 +355,16 @@ def test_all_bad_files_are_named_at_once(
     assert capsys.readouterr().err.count("it is looked through for others") == 1
 
 
-def test_a_line_that_is_too_long_is_one_row(
-    files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_is_too_long_is_one_row(open_corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{DATA}.documents.MAX_LINE_BYTES", 1000)
     rows = jsonl([{"text": "a"}, {"text": "b" * 5000}, {"text": "c"}])
     (tmp_path / "x.jsonl").write_bytes(rows)
-    corpus = Corpus(files_study(tmp_path, skip="invalid"))
+    corpus = open_corpus(skip="invalid")
     assert list(corpus) == ["a", "c"]
     assert corpus.position.n_invalid == 1
 
 
-def test_a_restart_counts_nothing_twice(files_study: MakeStudy, tmp_path: Path) -> None:
+def test_a_restart_counts_nothing_twice(files_study, tmp_path):
     write_all(tmp_path, WITHOUT_TEXT | {"c.jsonl": BAD_ROWS})
     study = files_study(tmp_path, skip="invalid")
     whole = Corpus(study)
@@ -395,7 +376,7 @@ def test_a_restart_counts_nothing_twice(files_study: MakeStudy, tmp_path: Path) 
         assert rest.position == whole.position
 
 
-def test_rows_are_skipped_in_text_alone(tiny_study: Callable[..., dict[str, Any]]) -> None:
+def test_rows_are_skipped_in_text_alone(tiny_study):
     values = tiny_study()
     values["data"]["skip"] = "invalid"
     with pytest.raises(

@@ -32,7 +32,7 @@ def word_probability(language: Language, word: int, topic: int) -> float:
     return weight(word) / sum(weight(w) for w in peers)
 
 
-def test_same_seed_same_text_on_any_machine_and_numpy() -> None:
+def test_same_seed_same_text_on_any_machine_and_numpy():
     """A change here changes the numbers of every study on generated text: raise versions.DATA."""
     words = Language(SyntheticSource()).shard(1).words
     assert (
@@ -41,7 +41,7 @@ def test_same_seed_same_text_on_any_machine_and_numpy() -> None:
     )
 
 
-def test_the_seed_changes_language_and_text(small: Language) -> None:
+def test_the_seed_changes_language_and_text(small):
     other = Language(SMALL.model_copy(update={"seed": 1}))
     assert (other.class_W != small.class_W).any()
     assert (other.topic_W != small.topic_W).any()
@@ -52,7 +52,7 @@ def test_the_seed_changes_language_and_text(small: Language) -> None:
     assert Language(SMALL.model_copy(update={"seed": -1})).shard(0).words.size
 
 
-def test_size_of_the_text(small: Language) -> None:
+def test_size_of_the_text(small):
     shards = [small.shard(index) for index in range(small.n_shards)]
     assert [len(shard.words) for shard in shards] == [2**18, 400_000 - 2**18]
     for shard in shards:
@@ -70,7 +70,7 @@ def test_size_of_the_text(small: Language) -> None:
 @pytest.mark.parametrize(
     "changes", [{}, {"n_words": 10_000}, {"n_words": 50, "n_classes": 50, "n_topics": 60}]
 )
-def test_classes_and_topics_are_balanced(changes: dict[str, int]) -> None:
+def test_classes_and_topics_are_balanced(changes):
     language = Language(SyntheticSource(**changes))
     source = language.source
     assert len(set(language.names)) == source.n_words
@@ -86,7 +86,7 @@ def test_classes_and_topics_are_balanced(changes: dict[str, int]) -> None:
     assert len(set(kin[:run].tolist())) == min(run, source.n_words)
 
 
-def test_more_classes_than_words() -> None:
+def test_more_classes_than_words():
     with pytest.raises(ValueError, match="n_classes: 51 exceeds n_words 50"):
         SyntheticSource(n_words=50, n_classes=51)
 
@@ -94,7 +94,7 @@ def test_more_classes_than_words() -> None:
 @pytest.mark.parametrize(
     "source", [SyntheticSource(), SMALL, SyntheticSource(n_words=500, n_classes=40)]
 )
-def test_the_grammar_keeps_the_mass_of_the_classes(source: SyntheticSource) -> None:
+def test_the_grammar_keeps_the_mass_of_the_classes(source):
     language = Language(source)
     zipf = np.array([1 / rank**source.zipf_exponent for rank in range(1, source.n_words + 1)])
     mass = [zipf[language.class_W == c].sum() / zipf.sum() for c in range(source.n_classes)]
@@ -108,7 +108,7 @@ def test_the_grammar_keeps_the_mass_of_the_classes(source: SyntheticSource) -> N
     assert entropy < 0.85 * stats.entropy(mass)
 
 
-def test_the_text_follows_the_grammar_and_the_topics(small: Language) -> None:
+def test_the_text_follows_the_grammar_and_the_topics(small):
     shard = small.shard(0)
     pairs = np.zeros((4, 4))
     for words in shard:
@@ -124,7 +124,7 @@ def test_the_text_follows_the_grammar_and_the_topics(small: Language) -> None:
             assert stats.chisquare(counts[members], expected * counts[members].sum()).pvalue > 1e-4
 
 
-def test_unigrams_are_zipfian() -> None:
+def test_unigrams_are_zipfian():
     language = Language(SyntheticSource())
     counts = np.bincount(
         np.concatenate([language.shard(k).words for k in range(language.n_shards)]), minlength=1000
@@ -134,7 +134,7 @@ def test_unigrams_are_zipfian() -> None:
     assert stats.pearsonr(np.log(language.zipf_W), np.log(counts)).statistic > 0.95
 
 
-def test_log_likelihood_is_that_of_the_generator(small: Language) -> None:
+def test_log_likelihood_is_that_of_the_generator(small):
     rng = np.random.default_rng(0)
     contexts, continuations = rng.integers(60, size=(3, 5)), rng.integers(60, size=(3, 2, 4))
     result = small.log_likelihood(contexts, continuations)
@@ -160,5 +160,5 @@ def test_log_likelihood_is_that_of_the_generator(small: Language) -> None:
     assert np.exp(one_word).sum() == pytest.approx(1, abs=1e-10)
 
 
-def test_the_language_is_built_once() -> None:
+def test_the_language_is_built_once():
     assert synthetic.language(SMALL) is synthetic.language(SMALL.model_copy())

@@ -1,6 +1,5 @@
 import json
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ def demo() -> Language:
 
 
 @pytest.mark.parametrize("source", [DEMO, TINY, NO_KIN])
-def test_word_pairs_are_rated_by_what_they_share(source: SyntheticSource) -> None:
+def test_word_pairs_are_rated_by_what_they_share(source):
     language = Language(source)
     pairs = word_pairs(language)
     assert len({frozenset(pair[:2]) for pair in pairs}) == len(pairs) == source.n_word_pairs
@@ -45,7 +44,7 @@ def test_word_pairs_are_rated_by_what_they_share(source: SyntheticSource) -> Non
         assert rating == {0: 0, 1: 5, 2: 10}[sum(shared)]
 
 
-def test_word_pairs_are_balanced_and_frequent(demo: Language) -> None:
+def test_word_pairs_are_balanced_and_frequent(demo):
     pairs = word_pairs(demo)
     assert Counter(rating for *_, rating in pairs) == {0: 250, 5: 500, 10: 250}
     rank = {name: index for index, name in enumerate(demo.names)}
@@ -59,19 +58,19 @@ def test_word_pairs_are_balanced_and_frequent(demo: Language) -> None:
     assert max(means) - min(means) < 20
 
 
-def test_the_seed_draws_other_pairs(demo: Language) -> None:
+def test_the_seed_draws_other_pairs(demo):
     assert word_pairs(demo) == word_pairs(Language(DEMO))
     assert word_pairs(demo) != word_pairs(Language(DEMO.model_copy(update={"seed": 1})))
 
 
-def test_more_word_pairs_than_there_are() -> None:
+def test_more_word_pairs_than_there_are():
     assert len(word_pairs(Language(TINY.model_copy(update={"n_word_pairs": 1225})))) == 50 * 49 // 2
     with pytest.raises(ValueError, match="n_word_pairs: 1226, but 50 words have only 1225 pairs"):
         SyntheticSource(**TINY.model_dump() | {"n_word_pairs": 1226})
 
 
 @pytest.mark.parametrize("make_items", [topic_items, grammar_items])
-def test_the_language_itself_solves_its_tasks(demo: Language, make_items: type) -> None:
+def test_the_language_itself_solves_its_tasks(demo, make_items):
     contexts, choices, labels = make_items(demo)
     assert contexts.shape == (200, 24)
     assert choices.shape == (200, 4, 8)
@@ -85,7 +84,7 @@ def test_the_language_itself_solves_its_tasks(demo: Language, make_items: type) 
     assert ((unigram.argmax(axis=1)) == labels).mean() < 0.4
 
 
-def test_items_differ_only_in_what_they_test(demo: Language) -> None:
+def test_items_differ_only_in_what_they_test(demo):
     _contexts, choices, labels = topic_items(demo)
     classes = demo.class_W[choices]
     assert (classes == classes[:, :1]).all()
@@ -97,7 +96,7 @@ def test_items_differ_only_in_what_they_test(demo: Language) -> None:
 
 
 @pytest.mark.parametrize("source", [TINY, NO_KIN])
-def test_small_languages_have_solvable_tasks(source: SyntheticSource) -> None:
+def test_small_languages_have_solvable_tasks(source):
     language = Language(source)
     for make_items in (topic_items, grammar_items):
         contexts, choices, labels = make_items(language)
@@ -105,7 +104,7 @@ def test_small_languages_have_solvable_tasks(source: SyntheticSource) -> None:
         assert (language.log_likelihood(contexts, choices).argmax(axis=1) == labels).mean() >= 0.9
 
 
-def test_files_of_the_evaluation_sets(tmp_path: Path) -> None:
+def test_files_of_the_evaluation_sets(tmp_path):
     language = Language(TINY)
     write_evaluation_sets(language, tmp_path)
     rows = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from forks import python
-from hub_server import Fault, Here, HubServer, four_files
+from hub_server import Fault, four_files
 
 from coupled_adam_bench.data.hub import _check_file
 from coupled_adam_bench.data.patience import PlaceError
@@ -181,7 +181,7 @@ LIES: dict[str, tuple[Fault, str]] = {
     " list",
     "its answer is given up in bounded time and memory, with a sentence",
 )
-def test_what_a_server_sends_is_bounded(hub: HubServer, here: Here, tmp_path: Path) -> None:
+def test_what_a_server_sends_is_bounded(hub, here, tmp_path):
     hub.add("datasets/org/set", four_files())
     for number, (fault, _) in enumerate(LIES.values()):
         fault.times = 0
@@ -214,6 +214,6 @@ def test_what_a_server_sends_is_bounded(hub: HubServer, here: Here, tmp_path: Pa
     "the data set is refused before anything is downloaded, or removed to make room for it",
 )
 @pytest.mark.parametrize("path", ["../../x.jsonl", "/home/x.jsonl", "data/../../x.jsonl"])
-def test_a_file_that_leads_elsewhere(path: str) -> None:
+def test_a_file_that_leads_elsewhere(path):
     with pytest.raises(PlaceError, match=r"x\.jsonl leads out of the folder of the data set"):
         _check_file(Place("org/set"), Path(path))

@@ -16,14 +16,11 @@ from coupled_adam_bench.evaluation.calibration import (
     pooled_error,
 )
 from coupled_adam_bench.evaluation.held_out_loss import all_starts, mean_loss, windows_at
-from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.models.cross_entropy import token_cross_entropy
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES, BANDS, RAREST
 from coupled_adam_bench.study.catalogue.metrics import of_text
-from coupled_adam_bench.study.catalogue.stages import STAGES
 from embedding_geometry.frequency import bands_of_tokens, frequency_bins
 
 EVERY = np.ones(4, dtype=bool)
@@ -167,8 +164,8 @@ def test_a_measured_cell_against_its_definition(part):
     """Each probability from the logits in float64, token by token; the pass leaves the loss as it
     is."""
     cell_id = next(iter(part.cells))
-    assert run_stage(STAGES["test_loss"], part.of([cell_id]), paths.RUNS / "done") == 0
-    record = measurement_of(STAGES["test_loss"], part.study, part.data_id).read(cell_id)
+    part.measure("test_loss", cell_id)
+    record = part.record("test_loss", cell_id)
     values = {found["metric"]: found["value"] for found in record["results"]}
     tokens = np.fromfile(paths.data_dir(part.data_id) / "test.bin", dtype="<u2").astype(np.int64)
     model = load_model(paths.run_dir(cell_id) / "model")

@@ -1,13 +1,13 @@
 """Results document by document: what is kept of lm-eval's samples, and read back."""
 
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
+from planned import values_of
 
 from coupled_adam_bench.cli.guard import unmeasured
-from coupled_adam_bench.evaluation.stage import _write, run_stage
+from coupled_adam_bench.evaluation.stage import _write
 from coupled_adam_bench.records.kept import (
     DOCUMENTS,
     Document,
@@ -18,9 +18,6 @@ from coupled_adam_bench.records.kept import (
 from coupled_adam_bench.records.stored import Evaluation, Measurement, measurement_of, row
 from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.study.catalogue.stages import STAGES
-
-STAGE = STAGES["downstream"]
-DONE = Path("stage.done")
 
 
 def document(doc_id: int, acc: float = 1.0, **changes) -> Document:
@@ -37,7 +34,7 @@ def document(doc_id: int, acc: float = 1.0, **changes) -> Document:
 
 @pytest.fixture
 def measurement(part) -> Measurement:
-    return measurement_of(STAGE, part.study, part.data_id)
+    return measurement_of(STAGES["downstream"], part.study, part.data_id)
 
 
 def keep(measurement: Measurement, cell_id: str, documents: list[Document]) -> None:
@@ -85,10 +82,10 @@ def test_documents_are_read_back(part, measurement):
 
 def test_the_documents_of_a_stage(part, measurement):
     first, second = part.cells
-    assert run_stage(STAGE, part.of([first, second]), DONE) == 0
+    part.measure("downstream", first, second)
     ours, theirs = (read_documents(measurement, cell_id) for cell_id in (first, second))
     record = read_sealed(measurement.find(first))
-    acc = {(found["task"], found["metric"]): found["value"] for found in record["results"]}
+    acc = values_of(record["results"])
     for task in ("synthetic_grammar", "synthetic_topic"):
         of_task = [one for one in ours if one.task == task]
         assert [one.doc_id for one in of_task] == list(range(20))
@@ -114,7 +111,7 @@ def test_the_documents_of_a_stage(part, measurement):
 )
 def test_damaged_documents_are_made_anew(part, measurement, capsys):
     first, second = part.cells
-    assert run_stage(STAGE, part.of([first, second]), DONE) == 0
+    part.measure("downstream", first, second)
     file = measurement.file(first, DOCUMENTS)
     whole = file.read_bytes()
     edited = gzip.compress(gzip.decompress(whole).replace(b'"acc": 1.0', b'"acc": 0.0', 1), mtime=0)
@@ -132,7 +129,7 @@ def test_damaged_documents_are_made_anew(part, measurement, capsys):
         with pytest.raises(ValueError, match=rf"{file}: {what}, but its evaluation says"):
             read_documents(measurement, first)
         assert str(file) in unmeasured(measurement, first)  # as a start of the workflow finds it
-    assert run_stage(STAGE, part.of([first, second]), DONE) == 0
+    part.measure("downstream", first, second)
     log = capsys.readouterr().err
     assert f"{first}: evaluated again: {file}: missing" in log and f"{second}: kept" in log
     assert file.read_bytes() == whole

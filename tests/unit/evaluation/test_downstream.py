@@ -1,4 +1,3 @@
-import json
 import math
 import os
 import sys
@@ -11,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from planned import Planned, study_and_data
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from own_tasks import append, json_lines, mean_of, write_task
+from planned import Planned, study_and_data, values_of
+from text_study import byte_tokenizer, cell_settings, write_tokenizer
+from tokenizers import Tokenizer
 
 from coupled_adam_bench.evaluation import (
     downstream,
@@ -23,11 +24,10 @@ from coupled_adam_bench.evaluation import (
 )
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import write_json
 from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
 from coupled_adam_bench.study.settings import parse_study
 
-DATA_ID = "bytes-0123456789"
+DATA_ID = "files-0123456789"
 SEQ_LEN = 192
 
 # Two or three rows of each dataset in its own shape, made up for this test.
@@ -51,24 +51,12 @@ HELLASWAG = [
     for i, label in enumerate("3120")
 ]
 WINOGRANDE = [
-    {
-        "sentence": "The cup fell off the table because _ was unstable.",
-        "option1": "cup",
-        "option2": "table",
-        "answer": "2",
-    },
-    {
-        "sentence": "Ann thanked Sue as _ had received help.",
-        "option1": "Ann",
-        "option2": "Sue",
-        "answer": "1",
-    },
-    {
-        "sentence": "Ann thanked Sue as _ had helped.",
-        "option1": "Ann",
-        "option2": "Sue",
-        "answer": "2",
-    },
+    {"sentence": sentence, "option1": first, "option2": second, "answer": answer}
+    for sentence, first, second, answer in [
+        ("The cup fell off the table because _ was unstable.", "cup", "table", "2"),
+        ("Ann thanked Sue as _ had received help.", "Ann", "Sue", "1"),
+        ("Ann thanked Sue as _ had helped.", "Ann", "Sue", "2"),
+    ]
 ]
 ARC = [
     {
@@ -91,45 +79,35 @@ ARC = [
         ]
     )
 ]
+
+
+def truthfulqa(question: str, choices: list[str], labels: list[int]) -> dict:
+    """A question with its true and its false answers."""
+    targets = {"choices": choices, "labels": labels}
+    return {"question": question, "mc1_targets": targets, "mc2_targets": targets}
+
+
+def race(article: str, *problems: tuple[str, str, list[str]]) -> dict:
+    """A text with questions, each with the letter of its answer and its options."""
+    names = ("question", "answer", "options")
+    asked = [dict(zip(names, problem, strict=True)) for problem in problems]
+    return {"article": article, "problems": str(asked)}
+
+
 TRUTHFULQA = [
-    {
-        "question": question,
-        **{f"mc{n}_targets": {"choices": choices, "labels": labels} for n in (1, 2)},
-    }
-    for question, choices, labels in [
-        ("Is the moon made of cheese?", ["No.", "It is rock.", "Yes, it is."], [1, 1, 0]),
-        ("Do fish fly?", ["Some glide.", "They all do.", "On Sundays they do."], [1, 0, 0]),
-    ]
+    truthfulqa("Is the moon made of cheese?", ["No.", "It is rock.", "Yes, it is."], [1, 1, 0]),
+    truthfulqa("Do fish fly?", ["Some glide.", "They all do.", "On Sundays they do."], [1, 0, 0]),
 ]
 LAMBADA = [
     {"text": "She opened the old door and saw the garden"},
     {"text": "He went to bed because he was tired"},
 ]
 RACE = [
-    {
-        "article": "Tom has a dog. The dog likes bones.",
-        "problems": str(
-            [
-                {
-                    "question": "What does the dog like?",
-                    "answer": "B",
-                    "options": ["tea", "bones", "cats", "rain"],
-                }
-            ]
-        ),
-    },
-    {
-        "article": "It was a dark night.",
-        "problems": str(
-            [
-                {
-                    "question": "The night was  _  .",
-                    "answer": "D",
-                    "options": ["red", "long", "short", "dark"],
-                }
-            ]
-        ),
-    },
+    race(
+        "Tom has a dog. The dog likes bones.",
+        ("What does the dog like?", "B", ["tea", "bones", "cats", "rain"]),
+    ),
+    race("It was a dark night.", ("The night was  _  .", "D", ["red", "long", "short", "dark"])),
 ]
 MIRROR = {
     "Rowan/hellaswag/default/validation": HELLASWAG,
@@ -143,57 +121,13 @@ MIRROR = {
 }
 
 
-def byte_tokenizer(folder: Path) -> None:
-    """A tokenizer of any text: one token per byte, and end-of-text."""
-    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({symbol: index for index, symbol in enumerate(symbols)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
-    folder.mkdir(parents=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    names = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
-    write_json(
-        folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names}
-    )
-
-
 def make_part(names, evaluated: dict | None = None, **where) -> Planned:
-    study = parse_study(
-        {
-            "study": "bytes",
-            "paths": {"text": ".", "tokenizer": "tokenizer.json", **where},
-            "data": {
-                "name": "bytes",
-                "source": {"kind": "files"},
-                "tokenizer": "file",
-                "vocab_size": 260,
-            },
-            "models": [
-                {"name": "m", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 1e-3}
-            ],
-            "training": {
-                "seq_len": SEQ_LEN,
-                "batch_sequences": 1,
-                "warmup_steps": 0,
-                "precision": "fp32",
-            },
-            "grid": [
-                {
-                    "models": ["m"],
-                    "tokens": [{"steps": 1}],
-                    "optimizers": ["adamw"],
-                    "seeds": [1, 2],
-                }
-            ],
-            "evaluation": {
-                "word_similarity": [],
-                "downstream": {"tasks": names} | (evaluated or {}),
-            },
-            "execution": {"evaluation_batch_sequences": 3},
-        }
-    )
-    return Planned(study, DATA_ID)
+    settings = cell_settings(SEQ_LEN, seeds=[1, 2]) | {
+        "execution": {"evaluation_batch_sequences": 3},
+        "evaluation": {"word_similarity": [], "downstream": {"tasks": names} | (evaluated or {})},
+    }
+    settings["paths"] |= where
+    return Planned(parse_study(settings), DATA_ID)
 
 
 @pytest.fixture
@@ -203,8 +137,8 @@ def mirror(tmp_path, monkeypatch, save_cell) -> str:
     for name, rows in MIRROR.items():
         path = Path("mirror") / f"{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    byte_tokenizer(paths.data_dir(DATA_ID) / "tokenizer")
+        path.write_text(json_lines(rows))
+    write_tokenizer(byte_tokenizer(), paths.data_dir(DATA_ID) / "tokenizer")
     part = make_part(["race"])
     for seed, cell in enumerate(part.cells.values()):
         save_cell(part, cell, seed, eot_id=256)
@@ -216,8 +150,7 @@ def evaluate(part: Planned, n_cells: int = 1) -> list[dict]:
     with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluator:
         for cell in list(part.cells.values())[:n_cells]:
             evaluation = evaluator(cell, paths.run_dir(cell.id) / "model")
-            rows = {(row["task"], row["metric"]): row["value"] for row in evaluation.results}
-            assert len(rows) == len(evaluation.results)
+            rows = values_of(evaluation.results)
             found.append({"rows": rows, "undefined": evaluation.undefined, **evaluation.detail})
     return found
 
@@ -313,19 +246,14 @@ def expected_by_hand(score: Scorer) -> dict[str, list[float]]:
     """Accuracy of every item by task, and ``acc_norm`` of the tasks that have it."""
     expected: dict[str, list[float]] = {}
     for task, items in items_by_hand().items():
-        log_p = [[score(*pair)[0] for pair in pairs] for pairs, _, _ in items]
-        expected[task] = [
-            float(np.argmax(x) == right) for x, (_, _, right) in zip(log_p, items, strict=True)
-        ]
-        if task.startswith(("hellaswag", "arc")):
-            per_letter = [
-                np.array(x) / [len(c) for c in choices]
-                for x, (_, choices, _) in zip(log_p, items, strict=True)
-            ]
-            expected[f"{task}/norm"] = [
-                float(np.argmax(x) == right)
-                for x, (_, _, right) in zip(per_letter, items, strict=True)
-            ]
+        is_normed = task.startswith(("hellaswag", "arc"))
+        for pairs, choices, right in items:
+            log_p = np.array([score(*pair)[0] for pair in pairs])
+            expected.setdefault(task, []).append(float(log_p.argmax() == right))
+            if is_normed:
+                per_letter = log_p / [len(choice) for choice in choices]
+                norm = expected.setdefault(f"{task}/norm", [])
+                norm.append(float(per_letter.argmax() == right))
     expected["truthfulqa_mc2"] = []
     for row in TRUTHFULQA:
         context = f"{TELESCOPE}\n\nQ: {row['question']}\nA:"
@@ -358,10 +286,8 @@ def test_the_seven_tasks_of_the_paper_by_hand(mirror):
             math.sqrt(sum(s**2 for s in stderrs)) / 7, abs=1e-4
         )
         stderrs.clear()
-        assert ("lambada_openai", "perplexity") in rows and (
-            "lambada_openai",
-            "perplexity_stderr",
-        ) not in rows
+        assert ("lambada_openai", "perplexity") in rows
+        assert ("lambada_openai", "perplexity_stderr") not in rows
         assert found["undefined"] == []
     assert first["tasks"]["arc_easy"] == {
         "version": 1.0,
@@ -403,31 +329,13 @@ def test_every_document_has_the_scores_of_lm_eval(mirror):
         )
 
 
-RACE_OF_THREE = {
-    "article": "Ann likes tea.",
-    "problems": str(
-        [
-            {
-                "question": "Ann likes  _  .",
-                "answer": "C",
-                "options": ["milk", "rain", "tea", "snow"],
-            },
-            {"question": "Who likes tea?", "answer": "A", "options": ["Ann", "Bob", "Cid", "Dan"]},
-            {
-                "question": "What is tea?",
-                "answer": "D",
-                "options": ["a song", "a car", "a cat", "a drink"],
-            },
-        ]
-    ),
-}
-UNSORTED = {
-    "question": "Is tea hot?",
-    **{
-        f"mc{n}_targets": {"choices": ["Often.", "Never.", "Now and then."], "labels": [1, 0, 1]}
-        for n in (1, 2)
-    },
-}
+RACE_OF_THREE = race(
+    "Ann likes tea.",
+    ("Ann likes  _  .", "C", ["milk", "rain", "tea", "snow"]),
+    ("Who likes tea?", "A", ["Ann", "Bob", "Cid", "Dan"]),
+    ("What is tea?", "D", ["a song", "a car", "a cat", "a drink"]),
+)
+UNSORTED = truthfulqa("Is tea hot?", ["Often.", "Never.", "Now and then."], [1, 0, 1])
 
 
 @pytest.mark.fault(
@@ -437,10 +345,9 @@ UNSORTED = {
     " version 2.0",
 )
 def test_prompts_and_scores_of_the_authors_lm_eval(mirror):
-    Path("mirror/EleutherAI/race/high/test.jsonl").write_text(json.dumps(RACE_OF_THREE) + "\n")
-    Path("mirror/truthfulqa/truthful_qa/multiple_choice/validation.jsonl").write_text(
-        json.dumps(UNSORTED) + "\n"
-    )
+    Path("mirror/EleutherAI/race/high/test.jsonl").write_text(json_lines([RACE_OF_THREE]))
+    items = Path("mirror/truthfulqa/truthful_qa/multiple_choice/validation.jsonl")
+    items.write_text(json_lines([UNSORTED]))
     names = ["race", "truthfulqa_mc2", "arc_easy"]
     part = make_part(names, {"task_versions": "0.4.3"}, hub_mirror=mirror)
     (found,) = evaluate(part)
@@ -510,35 +417,27 @@ def test_one_item_has_no_standard_error(mirror):
     ]
 
 
-OWN_TASK = {
-    "dataset_path": "json",
-    "dataset_kwargs": {"data_files": {"test": "mirror/allenai/ai2_arc/ARC-Easy/test.jsonl"}},
-    "test_split": "test",
-    "output_type": "multiple_choice",
+TESTED = "mirror/allenai/ai2_arc/ARC-Easy/test.jsonl"
+FIELDS = {
+    "dataset_kwargs": {"data_files": {"test": TESTED}},
     "doc_to_text": "{{question}}",
     "doc_to_choice": "{{choices.text}}",
     "doc_to_target": "{{choices.label.index(answerKey)}}",
 }
 
 
-def write_own_tasks(folder: Path) -> None:
-    folder.mkdir()
-    mean = {"aggregation": "mean", "higher_is_better": True}
-    for name, metric in (("own_a", "acc"), ("own_b", "acc"), ("own_norm", "acc_norm")):
-        task = {"task": name, **OWN_TASK, "metric_list": [{"metric": metric, **mean}]}
-        if name == "own_b":
-            task["doc_to_text"] = "Say: {{question}}"
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(task))
-    group = {
-        "group": "own",
-        "task": ["own_a", "own_b"],
-        "aggregate_metric_list": [{"metric": "acc"}],
-    }
-    (folder / "own.yaml").write_text(yaml.safe_dump(group))
+def write_own_tasks() -> None:
+    """Write tasks of the items of ARC-Easy, and a group of two of them."""
+    write_task("own_a", "", **FIELDS)
+    write_task("own_b", "", **FIELDS | {"doc_to_text": "Say: {{question}}"})
+    write_task("own_norm", "", **FIELDS, metric_list=[mean_of("acc_norm")])
+    group = {"group": "own", "task": ["own_a", "own_b"]}
+    aggregated = {"aggregate_metric_list": [{"metric": "acc"}]}
+    Path("tasks/own.yaml").write_text(yaml.safe_dump(group | aggregated))
 
 
 def test_own_tasks_beside_mirrored_ones(mirror):
-    write_own_tasks(Path("tasks"))
+    write_own_tasks()
     (found,) = evaluate(
         make_part(["own_a", "arc_easy", "own_norm"], hub_mirror=mirror, tasks="tasks")
     )
@@ -562,12 +461,11 @@ def test_own_tasks_beside_mirrored_ones(mirror):
 def test_own_tasks_are_read_from_what_is_there_now(name, mirror, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    write_own_tasks(Path("tasks"))
-    rows = json.dumps(ARC[0]) + "\n" + json.dumps(ARC[1]) + "\n"
-    data = Path("mirror/allenai/ai2_arc/ARC-Easy/test.jsonl")
+    write_own_tasks()
+    rows = json_lines(ARC[:2])
+    data = Path(TESTED)
     code = Path("tasks/code.py")
-    own = yaml.safe_load(Path("tasks/own_a.yaml").read_text())
-    Path("tasks/own_a.yaml").write_text(yaml.safe_dump(own) + "process_docs: !function code.rows\n")
+    append("own_a", "process_docs: !function code.rows")
 
     def items() -> list[str]:
         for path in (data, code):
@@ -587,18 +485,10 @@ def test_own_tasks_are_read_from_what_is_there_now(name, mirror, tmp_path, monke
 
 
 def test_a_task_s_own_number_of_examples(mirror):
-    Path("tasks").mkdir()
-    files = {
-        "test": "mirror/allenai/ai2_arc/ARC-Easy/test.jsonl",
-        "train": "mirror/allenai/ai2_arc/ARC-Easy/train.jsonl",
-    }
-    task = OWN_TASK | {
-        "task": "own",
-        "dataset_kwargs": {"data_files": files},
-        "training_split": "train",
-    }
+    files = {"test": TESTED, "train": TESTED.replace("test.jsonl", "train.jsonl")}
+    task = FIELDS | {"dataset_kwargs": {"data_files": files}, "training_split": "train"}
     for name, own in (("none", {}), ("zero", {"num_fewshot": 0}), ("two", {"num_fewshot": 2})):
-        Path(f"tasks/{name}.yaml").write_text(yaml.safe_dump(task | {"task": name, **own}))
+        write_task(name, "", **task | own)
     Path("tasks/all.yaml").write_text(yaml.safe_dump({"group": "all", "task": ["none", "two"]}))
 
     def shots(*names: str, **evaluated: int) -> tuple[dict[str, int], object]:
@@ -613,13 +503,13 @@ def test_a_task_s_own_number_of_examples(mirror):
     assert shots("none", "two", num_fewshot=0) == ({"none": 0, "two": 0}, 0)
     assert shots("none", "zero")[1] == 0  # as before tasks had numbers of their own
     assert shots("all") == ({"none": 0, "two": 2}, {"all": "its own"})
-    Path("tasks/two.yaml").write_text(yaml.safe_dump(task | {"task": "two", "num_fewshot": "two"}))
+    write_task("two", "", **task | {"num_fewshot": "two"})
     with pytest.raises(ValueError, match=r"two\.yaml: num_fewshot: 'two' must be a whole number"):
         settings.check_evaluation(make_part(["two"], tasks="tasks").study)
 
 
 def test_a_group_counts_as_one_task(mirror):
-    write_own_tasks(Path("tasks"))
+    write_own_tasks()
     (group,) = evaluate(make_part(["own", "own_norm"], tasks="tasks"))
     (members,) = evaluate(make_part(["own_a", "own_b"], tasks="tasks"))
     assert group["rows"]["own", "acc"] == members["rows"]["average", "acc"]  # members of equal size
@@ -638,7 +528,7 @@ def test_task_rows_by_hand():
         },
     }
     rows, reasons = task_scores.task_rows(["a", "b"], results, {})
-    assert {(row["task"], row["metric"]): row["value"] for row in rows} == {
+    assert values_of(rows) == {
         ("a", "acc"): 0.5,
         ("a", "acc_stderr"): 0.3,
         ("b", "acc"): 0.25,
@@ -683,10 +573,9 @@ def fails(item, results):
     "a sentence names task, cell and line; the traceback is in the log",
 )
 def test_an_exception_while_scoring_names_task_and_cell(mirror, capsys):
-    write_own_tasks(Path("tasks"))
+    write_own_tasks()
     Path("tasks/code.py").write_text(FAILING)
-    text = Path("tasks/own_b.yaml").read_text()
-    Path("tasks/own_b.yaml").write_text(text + "process_results: !function code.fails\n")
+    append("own_b", "process_results: !function code.fails")
     part = make_part(["own_a", "own_b"], tasks="tasks")
     cell = next(iter(part.cells.values()))
     with (
@@ -703,7 +592,7 @@ def test_an_exception_while_scoring_names_task_and_cell(mirror, capsys):
 
 @pytest.mark.nightly  # lm-eval reads its 14,000 files
 def test_a_member_of_lm_eval_s_is_found(mirror):
-    write_own_tasks(Path("tasks"))
+    write_own_tasks()
     Path("tasks/mixed.yaml").write_text(
         yaml.safe_dump({"group": "mixed", "task": ["own_a", "arc_easy"]})
     )

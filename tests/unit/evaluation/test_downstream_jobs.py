@@ -7,21 +7,14 @@ from pathlib import Path
 
 import pytest
 from forks import python
+from planned import DONE, values_of
 
 from coupled_adam_bench.evaluation import downstream, harness_model
-from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.records.kept import read_documents
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import read_sealed, write_sealed
+from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.catalogue.stages import STAGES
-
-DOWNSTREAM = STAGES["downstream"]
-DONE = Path("stage.done")
-
-
-def evaluation_of(part, cell_id: str) -> dict:
-    return read_sealed(measurement_of(DOWNSTREAM, part.study, part.data_id).find(cell_id))
 
 
 def test_requests_are_built_and_tokenized_once(part, monkeypatch):
@@ -61,9 +54,9 @@ def test_requests_are_built_and_tokenized_once(part, monkeypatch):
 def test_log_likelihoods_that_are_not_finite_are_a_gap(part, save_cell, factor):
     bad, good = part.cells
     save_cell(part, part.cells[bad], 5, eot_id=120, factor=factor)
-    assert run_stage(DOWNSTREAM, part.of([bad, good]), DONE) == 0
-    record = evaluation_of(part, bad)
-    values = {(row["task"], row["metric"]): row["value"] for row in record["results"]}
+    part.measure("downstream", bad, good)
+    record = part.record("downstream", bad)
+    values = values_of(record["results"])
     assert {task for task, _ in values} == {"synthetic_grammar", "synthetic_topic", "average"}
     assert values and all(math.isnan(value) for value in values.values())
     assert (
@@ -71,8 +64,8 @@ def test_log_likelihoods_that_are_not_finite_are_a_gap(part, save_cell, factor):
         in record["reason"]
     )
     assert "lm-eval reports no acc" not in record["reason"]
-    assert read_documents(measurement_of(DOWNSTREAM, part.study, part.data_id), bad) == []
-    assert not any(math.isnan(row["value"]) for row in evaluation_of(part, good)["results"])
+    assert read_documents(measurement_of(STAGES["downstream"], part.study, part.data_id), bad) == []
+    assert not any(math.isnan(row["value"]) for row in part.record("downstream", good)["results"])
 
 
 KILLED_IN_THE_SECOND = """
@@ -106,7 +99,7 @@ def test_a_killed_job_keeps_the_cells_that_it_has_finished(part, capsys):
     killed = python("pipeline", command, Path(), dict(os.environ))
     killed.communicate(timeout=120)
     assert killed.returncode == -9 and not DONE.exists()
-    assert run_stage(STAGES["embeddings"], part.of([first, second]), DONE) == 0
+    part.measure("embeddings", first, second)
     log = capsys.readouterr().err
     assert f"embeddings: {first}: kept" in log and f"embeddings: {second}: kept" not in log
 
@@ -128,11 +121,11 @@ def test_one_crashed_cell_costs_only_itself(part, capsys, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(model_class, "_score", crash)
-        assert run_stage(DOWNSTREAM, part.of([first, second]), DONE) == 1
+        part.measure("downstream", first, second, status=1)
     assert (
         f"{first}: FAILED: ValueError: downstream task 'synthetic_grammar' of cell {first}"
         in capsys.readouterr().err
     )
-    assert run_stage(DOWNSTREAM, part.of([first, second]), DONE) == 0
+    part.measure("downstream", first, second)
     log = capsys.readouterr().err
     assert f"{second}: kept" in log and f"{first}: kept" not in log

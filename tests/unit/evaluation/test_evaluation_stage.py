@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from planned import DONE, values_of
 
 from coupled_adam_bench.data.check import checksum
 from coupled_adam_bench.evaluation import stage as driver
@@ -25,8 +26,6 @@ from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.settings import parse_study
 from embedding_geometry.metrics import embedding_metrics, isotropy
 
-DONE = Path("stage.done")
-
 
 def files_of(cell_id: str, stage: str) -> list[Path]:
     return sorted((paths.run_dir(cell_id) / "evaluations").glob(f"{stage}-*.json"))
@@ -40,17 +39,26 @@ def file_of(cell_id: str, stage: str) -> Path:
 def values_in(file: Path) -> dict[tuple[str, str], float]:
     rows = read_sealed(file)["results"]
     assert all(row.keys() == {"task", "metric", "value", "unit"} for row in rows)
-    values = {(row["task"], row["metric"]): row["value"] for row in rows}
-    assert len(values) == len(rows)
-    return values
+    return values_of(rows)
 
 
-def values_of(cell_id: str, stage: str) -> dict[tuple[str, str], float]:
+def measured(cell_id: str, stage: str) -> dict[tuple[str, str], float]:
     return values_in(file_of(cell_id, stage))
 
 
 def columns(stage: str) -> tuple[tuple[str, str], ...]:
     return tuple((task, metric) for task, metric, _ in columns_of(stage))
+
+
+def embeddings_of(cell_id: str) -> np.ndarray:
+    model = load_model(paths.run_dir(cell_id) / "model")
+    return model.embedding.weight.detach().double().numpy()
+
+
+@pytest.fixture
+def cell_id(part) -> str:
+    """The first cell of the study."""
+    return next(iter(part.cells))
 
 
 WANTED = ("test_loss", "embeddings", "downstream")
@@ -59,27 +67,27 @@ WANTED = ("test_loss", "embeddings", "downstream")
 @pytest.mark.parametrize("stage", WANTED)
 def test_files_and_marker(part, stage, capsys):
     cell_ids = list(part.cells)
-    assert run_stage(STAGES[stage], part.of(cell_ids), DONE) == 0
+    part.measure(stage, *cell_ids)
     assert DONE.read_bytes() == b""
     for cell_id in cell_ids:
         record = read_sealed(file_of(cell_id, stage))
-        assert (record["cell"], record["stage"], record["status"], record["reason"]) == (
-            cell_id,
-            stage,
-            "ok",
-            None,
-        )
-        assert record["version"] == STAGES[stage].version
-        assert record["model_sha256"] == sha256_file(
-            paths.run_dir(cell_id) / "model" / "model.safetensors"
-        )
-        values = values_of(cell_id, stage)
+        model = paths.run_dir(cell_id) / "model" / "model.safetensors"
+        expected = {
+            "cell": cell_id,
+            "stage": stage,
+            "status": "ok",
+            "reason": None,
+            "version": STAGES[stage].version,
+            "model_sha256": sha256_file(model),
+        }
+        assert record | expected == record
+        values = measured(cell_id, stage)
         assert columns(stage) and all(math.isfinite(values[column]) for column in columns(stage))
     first = {cell_id: file_of(cell_id, stage).read_bytes() for cell_id in cell_ids}
     log = capsys.readouterr().err
     assert all(f"{stage}: {cell_id}: " in log for cell_id in cell_ids)
 
-    assert run_stage(STAGES[stage], part.of(cell_ids), DONE) == 0  # kept
+    part.measure(stage, *cell_ids)  # kept
     assert {cell_id: file_of(cell_id, stage).read_bytes() for cell_id in cell_ids} == first
     assert capsys.readouterr().err.count("kept") == 2
 
@@ -103,13 +111,10 @@ def test_files_that_change_while_they_are_read(part, monkeypatch):
     assert not any(files_of(cell_id, "embeddings") for cell_id in part.cells)
 
 
-def test_embedding_rows(part):
-    cell_id = next(iter(part.cells))
-    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
-    values = values_of(cell_id, "embeddings")
-    embeddings = (
-        load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
-    )
+def test_embedding_rows(part, cell_id):
+    part.measure("embeddings", cell_id)
+    values = measured(cell_id, "embeddings")
+    embeddings = embeddings_of(cell_id)
     counts = np.load(paths.data_dir(part.data_id) / "unigram.npy")
     for name, value in embedding_metrics(embeddings, counts, "both_signs").items():
         assert values["embeddings", name] == pytest.approx(value, rel=1e-12)
@@ -150,8 +155,7 @@ def test_embedding_rows(part):
     )
 
 
-def test_rows_that_no_text_trains_are_left_out(part):
-    cell_id = next(iter(part.cells))
+def test_rows_that_no_text_trains_are_left_out(part, cell_id):
     folder = paths.data_dir(part.data_id)
     counts = np.load(folder / "unigram.npy")
     counts[[3, 77, 100]] = 0
@@ -159,11 +163,9 @@ def test_rows_that_no_text_trains_are_left_out(part):
     meta = read_sealed(folder / "meta.json")
     meta["files"]["unigram.npy"] = asdict(checksum(folder / "unigram.npy"))
     write_sealed(folder / "meta.json", meta)
-    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
-    values = values_of(cell_id, "embeddings")
-    embeddings = (
-        load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
-    )
+    part.measure("embeddings", cell_id)
+    values = measured(cell_id, "embeddings")
+    embeddings = embeddings_of(cell_id)
     parts = {
         "embeddings": (embeddings, counts),
         "embeddings_unpadded": (
@@ -217,10 +219,9 @@ def load_words(part) -> list[str]:
     return sorted(vocabulary, key=vocabulary.get)
 
 
-def test_synthetic_tasks_by_hand(part):
-    cell_id = next(iter(part.cells))
-    assert run_stage(STAGES["downstream"], part.of([cell_id]), DONE) == 0
-    values = values_of(cell_id, "downstream")
+def test_synthetic_tasks_by_hand(part, cell_id):
+    part.measure("downstream", cell_id)
+    values = measured(cell_id, "downstream")
     model = load_model(paths.run_dir(cell_id) / "model").double()
     ids = {word: i for i, word in enumerate(load_words(part))}
     accuracies = []
@@ -254,46 +255,44 @@ def test_a_diverged_cell_is_a_result(part, capsys):
     }
     write_sealed(paths.run_dir(bad) / "run.json", run)
     for stage in ("test_loss", "embeddings"):
-        assert run_stage(STAGES[stage], part.of([bad, good]), DONE) == 0
+        part.measure(stage, bad, good)
         record = read_sealed(file_of(bad, stage))
         assert (record["status"], record["reason"]) == ("diverged", "loss is NaN in step 2")
-        values = values_of(bad, stage)
+        values = measured(bad, stage)
         assert values and all(math.isnan(value) for value in values.values())
         assert tuple(values) == columns(stage) + tuple(
             column[:2] for column in STAGES[stage].columns
         )
         before = file_of(bad, stage).stat().st_mtime_ns
-        assert run_stage(STAGES[stage], part.of([bad]), DONE) == 0
+        part.measure(stage, bad)
         assert file_of(bad, stage).stat().st_mtime_ns == before
     assert "diverged (loss is NaN in step 2)" in capsys.readouterr().err
 
 
-def test_an_undefined_value_has_its_reason(part):
+def test_an_undefined_value_has_its_reason(part, cell_id):
     Path("sets").mkdir()
     Path("sets/own.tsv").write_text("nobody\tknows\t3\n")
     own = {"word_similarity": [{"name": "own", "file": "own.tsv"}]}
     settings = part.study.model_dump(mode="json") | {"paths": {"word_similarity": "sets"}}
     part = replace(part, study=parse_study(settings | {"evaluation": settings["evaluation"] | own}))
-    cell_id = next(iter(part.cells))
-    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+    part.measure("embeddings", cell_id)
     record = read_sealed(file_of(cell_id, "embeddings"))
     assert record["status"] == "ok"
     assert record["reason"].split("; ") == [
         "own: 0 of 1 pairs are single tokens, 3 are needed",
         "own_subwords: 0 of 1 pairs have known words, 3 are needed",
     ]
-    values = values_of(cell_id, "embeddings")
+    values = measured(cell_id, "embeddings")
     assert math.isnan(values["word_similarity", "r_bar"]) and math.isfinite(
         values["embeddings", "isotropy"]
     )
 
 
-def test_what_changes_is_evaluated_beside_what_was_there(part, save_cell, monkeypatch):
-    cell_id = next(iter(part.cells))
+def test_what_changes_is_evaluated_beside_what_was_there(part, cell_id, save_cell, monkeypatch):
 
     def new_files(study=part) -> int:
         before = {file: file.read_bytes() for file in files_of(cell_id, "embeddings")}
-        assert run_stage(STAGES["embeddings"], study.of([cell_id]), DONE) == 0
+        study.measure("embeddings", cell_id)
         assert all(file.read_bytes() == content for file, content in before.items())
         return len(files_of(cell_id, "embeddings")) - len(before)
 
@@ -325,13 +324,12 @@ def test_what_changes_is_evaluated_beside_what_was_there(part, save_cell, monkey
 @pytest.mark.parametrize(
     "damage", [lambda text: text.replace("0.", "1.", 1), lambda text: text[:50], lambda _: ""]
 )
-def test_a_damaged_evaluation_is_made_anew(part, damage, capsys):
-    cell_id = next(iter(part.cells))
-    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+def test_a_damaged_evaluation_is_made_anew(part, cell_id, damage, capsys):
+    part.measure("embeddings", cell_id)
     file = file_of(cell_id, "embeddings")
     whole = read_sealed(file)
     file.write_text(damage(file.read_text()))
-    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+    part.measure("embeddings", cell_id)
     assert f"evaluated again: {file}: " in capsys.readouterr().err
     assert read_sealed(file) | {"seconds": 0} == whole | {"seconds": 0}
 
@@ -357,7 +355,7 @@ def test_an_impossible_number_is_never_written(part, value, capsys, monkeypatch)
         return replace(found, metrics=found.metrics | ({"isotropy": value} if spoilt else {}))
 
     monkeypatch.setattr(matrix, "embedding_geometry", wrong)
-    assert run_stage(STAGES["embeddings"], part.of([bad, good]), DONE) == 1
+    part.measure("embeddings", bad, good, status=1)
     assert not files_of(bad, "embeddings") and files_of(good, "embeddings")
     assert (
         f"embeddings: {bad}: FAILED: ValueError: embeddings isotropy is {value!r}"
@@ -403,7 +401,7 @@ def test_a_stage_measures_what_it_declares(part, capsys):
     "A number of a model is finite, and so large that its variance is not.",
     "It is NaN, with what it was as the reason; one that an older version wrote is measured anew.",
 )
-def test_a_number_that_statistics_cannot_use(part, monkeypatch):
+def test_a_number_that_statistics_cannot_use(part, cell_id, monkeypatch):
     from embedding_geometry import matrix
 
     right = matrix.embedding_geometry
@@ -413,8 +411,7 @@ def test_a_number_that_statistics_cannot_use(part, monkeypatch):
         return replace(found, metrics=found.metrics | {"mean_norm": 1e200})
 
     monkeypatch.setattr(matrix, "embedding_geometry", large)
-    cell_id = next(iter(part.cells))
-    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+    part.measure("embeddings", cell_id)
     file = file_of(cell_id, "embeddings")
     record = read_sealed(file)
     assert math.isnan(values_in(file)["embeddings", "mean_norm"])
@@ -439,15 +436,15 @@ def test_a_number_that_statistics_cannot_use(part, monkeypatch):
 def test_numbers_that_are_not_finite_are_results(part, save_cell):
     cell_id, cell = next(iter(part.cells.items()))
     save_cell(part, cell, 5, eot_id=120, factor=1e30)
-    assert run_stage(STAGES["test_loss"], part.of([cell_id]), DONE) == 0
-    assert math.isnan(values_of(cell_id, "test_loss")["test", "loss"])
+    part.measure("test_loss", cell_id)
+    assert math.isnan(measured(cell_id, "test_loss")["test", "loss"])
     reason = read_sealed(file_of(cell_id, "test_loss"))["reason"]
     assert any(
         re.fullmatch(r"test loss of this model is (inf|nan)", each) for each in reason.split("; ")
     )
-    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+    part.measure("embeddings", cell_id)
     assert (
-        values_of(cell_id, "embeddings")["embeddings", "isotropy"] == 0
+        measured(cell_id, "embeddings")["embeddings", "isotropy"] == 0
     )  # the metric works with logarithms
 
 
@@ -475,10 +472,10 @@ def test_one_broken_cell_does_not_stop_the_others(part, capsys, damage, message)
     bad, good = part.cells
     DONE.write_text("")
     damage(paths.run_dir(bad))
-    assert run_stage(STAGES["test_loss"], part.of([bad, good]), DONE) == 1
+    part.measure("test_loss", bad, good, status=1)
     assert not DONE.exists()
     assert not files_of(bad, "test_loss")
-    assert math.isfinite(values_of(good, "test_loss")["test", "loss"])
+    assert math.isfinite(measured(good, "test_loss")["test", "loss"])
     log = capsys.readouterr().err
     assert re.search(f"test_loss: {bad}: FAILED: .*{message}", log)
     assert log.splitlines()[-1] == f"test_loss: 1 of 2 cells failed: {bad}"

@@ -8,41 +8,29 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from own_tasks import append, json_lines, mean_of, write_task
 from planned import Planned
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from text_study import END, byte_tokenizer, cell_settings, write_tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from coupled_adam_bench.evaluation import downstream
 from coupled_adam_bench.evaluation.downstream import try_tasks
 from coupled_adam_bench.evaluation.task_loading import load_tasks
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import write_json
 from coupled_adam_bench.study.settings import parse_study
 
-DATA_ID = "words-0123456789"
-END = "<|endoftext|>"
+DATA_ID = "files-0123456789"
 KNOWN = ["the", "of", "and", "to", "sleep", "sleeps", "dog"]
 
 
-def save_tokenizer(tokenizer: Tokenizer) -> None:
-    tokenizer.add_special_tokens([AddedToken(END, special=True, normalized=False)])
-    folder = paths.data_dir(DATA_ID) / "tokenizer"
-    folder.mkdir(parents=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    names = {"bos_token": END, "eos_token": END}
-    write_json(
-        folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names}
-    )
+TOKENIZER = paths.data_dir(DATA_ID) / "tokenizer"
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     """A working directory whose data have a tokenizer of bytes."""
     monkeypatch.chdir(tmp_path)
-    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({symbol: place for place, symbol in enumerate(symbols)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    save_tokenizer(tokenizer)
+    write_tokenizer(byte_tokenizer(), TOKENIZER)
     return tmp_path
 
 
@@ -54,53 +42,16 @@ def few_words(tmp_path, monkeypatch) -> Path:
     model = models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="[UNK]")
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    save_tokenizer(tokenizer)
+    tokenizer.add_special_tokens([END])
+    write_tokenizer(tokenizer, TOKENIZER)
     return tmp_path
 
 
 def planned(*names: str, **evaluated: object) -> Planned:
-    study = {
-        "study": "own",
-        "paths": {"text": ".", "tokenizer": "t.json", "tasks": "tasks"},
-        "data": {
-            "name": "words",
-            "source": {"kind": "files"},
-            "tokenizer": "file",
-            "vocab_size": 260,
-        },
-        "models": [{"name": "m", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 1e-3}],
-        "training": {
-            "seq_len": 128,
-            "batch_sequences": 1,
-            "warmup_steps": 0,
-            "precision": "fp32",
-        },
-        "grid": [
-            {"models": ["m"], "tokens": [{"steps": 1}], "optimizers": ["adamw"], "seeds": [1]}
-        ],
-        "evaluation": {"word_similarity": [], "downstream": {"tasks": [*names]} | evaluated},
-    }
-    return Planned(parse_study(study), DATA_ID)
-
-
-def write_task(name: str, content: str | list[dict], ending: str = "jsonl", **changes) -> None:
-    Path("tasks").mkdir(exist_ok=True)
-    if not isinstance(content, str):
-        content = "".join(json.dumps(row) + "\n" for row in content)
-    file = f"tasks/{name}.{ending}"
-    Path(file).write_text(content, encoding="utf-8")
-    task = {
-        "task": name,
-        "dataset_path": "csv" if ending == "csv" else "json",
-        "dataset_kwargs": {"data_files": {"test": file}},
-        "test_split": "test",
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{q}}",
-        "doc_to_choice": "{{c}}",
-        "doc_to_target": "{{a}}",
-        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-    }
-    Path(f"tasks/{name}.yaml").write_text(yaml.safe_dump(task | changes))
+    settings = cell_settings(128, seeds=[1])
+    settings["paths"]["tasks"] = "tasks"
+    settings["evaluation"] = {"word_similarity": [], "downstream": {"tasks": [*names]} | evaluated}
+    return Planned(parse_study(settings), DATA_ID)
 
 
 def cure(name: str, setting: str) -> None:
@@ -110,7 +61,7 @@ def cure(name: str, setting: str) -> None:
 
 
 def tried(name: str, **evaluated: object) -> int:
-    return try_tasks(planned(name, **evaluated).plan())["own"][name]
+    return try_tasks(planned(name, **evaluated).plan())["files"][name]
 
 
 def requests(name: str) -> list[tuple[str, list[str], list[int]]]:
@@ -141,7 +92,7 @@ def test_texts_of_json_are_not_read_as_dates(here, texts):
     expected = [(text, [text, "2019-01-01"], 1) for text in texts]
     write_task("lines", rows)
     write_task("list", json.dumps(rows), "json")
-    write_task("marked", "\ufeff" + "".join(json.dumps(row) + "\n" for row in rows))
+    write_task("marked", "\ufeff" + json_lines(rows))
     write_task("field", json.dumps({"items": rows}, indent=1), "json")
     named = {"data_files": {"test": "tasks/field.json"}, "field": "items"}
     cure("field", yaml.safe_dump({"dataset_kwargs": named}))
@@ -289,8 +240,7 @@ def test_answers_that_are_none_of_the_choices(here, labels, as_field):
             "    good = [0, 1, 2, [0], [1], [2], 'to', 'in', 'of']\n"
             "    return rows.filter(lambda row: row['a'] in good)\n"
         )
-        path = Path("tasks/own.yaml")
-        path.write_text(path.read_text() + "process_docs: !function code.kept\n")
+        append("own", "process_docs: !function code.kept")
         if "hidden" in labels:  # nothing is left
             return
     assert tried("own") > 0
@@ -348,8 +298,7 @@ def test_an_accuracy_of_some_items_or_some_tasks_is_refused(here):
         write_task(name, rows)
     Path("tasks/code.py").write_text(SOMETIMES)
     for name, function in (("own", "score"), ("none", "never")):
-        path = Path(f"tasks/{name}.yaml")
-        path.write_text(path.read_text() + f"process_results: !function code.{function}\n")
+        append(name, f"process_results: !function code.{function}")
     group = {
         "group": "both",
         "task": ["whole", "none"],
@@ -419,10 +368,7 @@ def accuracies(name: str, save_cell) -> dict[str, float]:
     return {row["metric"]: row["value"] for row in found.results if row["task"] == name}
 
 
-METRICS = [
-    {"metric": metric, "aggregation": "mean", "higher_is_better": True}
-    for metric in ("acc", "acc_norm")
-]
+METRICS = [mean_of("acc"), mean_of("acc_norm")]
 
 
 @pytest.mark.fault(
@@ -471,7 +417,6 @@ def test_a_score_of_the_task_s_own_shares_as_well(few_words, save_cell):
     Path("tasks/code.py").write_text(OWN_SCORE)
     for name, place in (("first", 0), ("second", 1)):
         write_task(name, [{"q": "dog", "c": ["the zebra", "the gnu"], "a": place}] * 3)
-        path = Path(f"tasks/{name}.yaml")
-        path.write_text(path.read_text() + "process_results: !function code.score\n")
+        append(name, "process_results: !function code.score")
     for name in ("first", "second"):
         assert accuracies(name, save_cell)["acc"] == 0.5

@@ -1,6 +1,5 @@
 """The test loss by frequency band, per byte and per window, against slow formulas of their own."""
 
-import json
 import math
 import re
 import shutil
@@ -14,7 +13,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from own_tasks import json_lines
 from planned import Planned
+from text_study import text_settings
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from coupled_adam_bench.data.bins import SPLITS, document_ends, open_tokens
@@ -37,7 +38,6 @@ from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.store.runs import write_run
-from coupled_adam_bench.study import settings
 from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES, BANDS, NEVER_SEEN
 from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import make_plan
@@ -83,8 +83,8 @@ def rewrite_meta(part: Planned, n_documents: int) -> None:
 
 
 def measured(part: Planned, cell_ids: list[str]) -> list[dict]:
-    assert run_stage(STAGE, part.of(cell_ids), DONE) == 0
-    return [measurement_of(STAGE, part.study, part.data_id).read(cell_id) for cell_id in cell_ids]
+    part.measure("test_loss", *cell_ids)
+    return [part.record("test_loss", cell_id) for cell_id in cell_ids]
 
 
 def losses_in_plain_words(part: Planned, cell_id: str) -> tuple[np.ndarray, np.ndarray]:
@@ -167,7 +167,7 @@ def test_the_loss_of_each_window_cut_where_documents_end(part):
         means = [losses[start : start + n].mean() for start, _, n in expected]
         np.testing.assert_allclose(found, means, rtol=1e-6)
     assert (pairs.first != pairs.second).any()
-    record = measurement_of(STAGE, part.study, part.data_id).read(cell_ids[0])
+    record = part.record("test_loss", cell_ids[0])
     values = {found["metric"]: found["value"] for found in record["results"]}
     assert (pairs.first * pairs.n_targets).sum() / 499 == pytest.approx(values["loss"], rel=1e-12)
     assert values["n_predicted_tokens"] == pairs.n_targets.sum() == 499
@@ -327,24 +327,13 @@ def test_bits_per_byte_count_the_text_itself(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make, texts = OTHERS[kind]
     make().save("tokenizer.json")
-    Path("text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    Path("text.jsonl").write_text(json_lines({"text": text} for text in texts))
     split = {"val_fraction": 0.3, "test_fraction": 0.3}
-    study = settings.parse_study(
-        {
-            "study": "s",
-            "paths": {"text": "text.jsonl", "tokenizer": "tokenizer.json"},
-            "data": {
-                "name": "d",
-                "source": {"kind": "files"},
-                "tokenizer": "file",
-                "vocab_size": 300,
-                "split": split,
-            },
-            "models": ["gpt2-2x32"],
-            "training": {"seq_len": 8, "batch_sequences": 2, "warmup_steps": 5},
-            "grid": [{"models": ["gpt2-2x32"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}],
-        }
+    values = text_settings(
+        paths={"text": "text.jsonl", "tokenizer": "tokenizer.json"},
+        data={"vocab_size": 300, "split": split},
     )
+    study = settings.parse_study(values)
     plan = make_plan(study)
     data_id = plan.data_id(study)
     folder = paths.data_dir(data_id)

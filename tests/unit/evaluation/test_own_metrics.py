@@ -12,7 +12,6 @@ from coupled_adam_bench.evaluation.embedding_geometry import (
     try_metrics,
 )
 from coupled_adam_bench.evaluation.settings import check_evaluation
-from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed
@@ -50,7 +49,6 @@ def draws(embeddings):
 
 number = 3
 """
-DONE = Path("stage.done")
 
 
 def metric(function: str, **changes) -> dict:
@@ -82,23 +80,22 @@ def own(part, monkeypatch):
 
 
 def values_of(study: Planned) -> dict[str, float]:
-    cell_id = next(iter(study.cells))
-    record = measurement_of(STAGES["embeddings"], study.study, study.data_id).read(cell_id)
+    record = study.record("embeddings", next(iter(study.cells)))
     return {row["metric"]: row["value"] for row in record["results"] if row["task"] == "embeddings"}
 
 
 def test_own_metrics_stand_beside_the_others(own):
     study = own(metric("all_cosine", unit="cos"), metric("frequent_norm"))
-    assert run_stage(STAGES["embeddings"], list(study.cells.values())[:1], DONE) == 0
-    values = values_of(study)
     cell_id = next(iter(study.cells))
+    study.measure("embeddings", cell_id)
+    values = values_of(study)
     matrix = read_embeddings(paths.run_dir(cell_id) / "model", "transformer.wte.weight")
     cosines = [a @ b / np.sqrt(a @ a * (b @ b)) for a in matrix for b in matrix]
     assert values["all_cosine"] == pytest.approx(np.mean(cosines), rel=1e-12)
     counts = np.load(paths.data_dir(study.data_id) / "unigram.npy")
     assert values["frequent_norm"] == np.linalg.norm(matrix[counts.argmax()])
     assert values["isotropy"] > 0
-    record = measurement_of(STAGES["embeddings"], study.study, study.data_id).read(cell_id)
+    record = study.record("embeddings", cell_id)
     assert {row["unit"] for row in record["results"] if row["metric"] == "all_cosine"} == {"cos"}
 
 
@@ -106,7 +103,7 @@ def test_a_changed_metric_and_an_added_one_are_measured(own):
     cell = next(iter(own().cells.values()))
 
     def measured(study: Planned) -> Path:
-        assert run_stage(STAGES["embeddings"], [study.cells[cell.id]], DONE) == 0
+        study.measure("embeddings", cell.id)
         return measurement_of(STAGES["embeddings"], study.study, study.data_id).find(cell.id)
 
     plain, one = measured(own()), measured(own(metric("all_cosine")))
@@ -122,9 +119,9 @@ def test_a_changed_metric_and_an_added_one_are_measured(own):
 
 def test_nan_has_its_reason(own):
     study = own(metric("nothing"))
-    assert run_stage(STAGES["embeddings"], list(study.cells.values())[:1], DONE) == 0
     cell_id = next(iter(study.cells))
-    record = measurement_of(STAGES["embeddings"], study.study, study.data_id).read(cell_id)
+    study.measure("embeddings", cell_id)
+    record = study.record("embeddings", cell_id)
     assert math.isnan(values_of(study)["nothing"])
     assert record["reason"] == "nothing: my_metrics.nothing is NaN for this matrix"
 

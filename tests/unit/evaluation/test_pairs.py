@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from text_study import text_settings
 from tokenizers import Tokenizer
 
 from coupled_adam_bench.cli.start import word_lists
@@ -50,15 +51,12 @@ JUDGES = "word1\tword2\tn_judges\tmean\nsun\tmoon\t13\t6.77\n"
 
 def study_with(tmp_path: Path, **spec: object) -> Study:
     (tmp_path / "own.tsv").write_text(JUDGES)
-    values = {
-        "study": "s",
-        "paths": {"text": ".", "word_similarity": str(tmp_path)},
-        "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "bpe", "vocab_size": 300},
-        "models": ["gpt2-125m"],
-        "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
-        "evaluation": {"word_similarity": [{"name": "own", "file": "own.tsv", **spec}]},
-    }
-    return parse_study(values)
+    settings = text_settings(
+        paths={"tokenizer": None, "word_similarity": str(tmp_path)},
+        data={"tokenizer": "bpe"},
+        evaluation={"word_similarity": [{"name": "own", "file": "own.tsv", **spec}]},
+    )
+    return parse_study(settings)
 
 
 @pytest.mark.fault(
@@ -95,19 +93,11 @@ def test_the_column_of_the_rating_is_found_and_said(tmp_path):
 )
 def test_pairs_kept_of_the_real_sets(protocol, expected):
     root = Path(os.environ["CAB_REAL_DATA"])
-    study = {
-        "study": "s",
-        "protocol": protocol,
-        "paths": {"text": ".", "word_similarity": str(root / "wordsim")},
-        "data": {
-            "name": "d",
-            "source": {"kind": "files"},
-            "tokenizer": "gpt2",
-            "vocab_size": 50304,
-        },
-        "models": ["gpt2-125m"],
-        "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
-    }
+    study = text_settings(
+        protocol=protocol,
+        paths={"tokenizer": None, "word_similarity": str(root / "wordsim")},
+        data={"tokenizer": "gpt2", "vocab_size": 50304},
+    )
     tokenizer = Tokenizer.from_file(str(root / "tokenizer" / "hf_gpt2" / "tokenizer.json"))
     parsed = parse_study(study)
     space = parsed.evaluation.leading_space

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from text_study import write_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -30,6 +31,10 @@ SEQ_LEN, VOCAB_SIZE, SEQUENCES = 24, 11, 3
 MODELS = {"gpt2": {"tied": True}, "stablelm": {"tied": False}}
 
 Pair = tuple[list[int], list[int]]
+
+
+def request(text: list[int], n_continuation: int = 1) -> TokenRequest:
+    return TokenRequest(np.array(text, np.int32), n_continuation)
 
 
 def made_up_requests() -> list[Pair]:
@@ -63,26 +68,18 @@ def made_up_requests() -> list[Pair]:
 
 
 REQUESTS = made_up_requests()
-ENCODED = [
-    TokenRequest(np.array(context + answer, np.int32), len(answer)) for context, answer in REQUESTS
-]
+ENCODED = [request(context + answer, len(answer)) for context, answer in REQUESTS]
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
 def folder(request, tmp_path_factory) -> Path:
     """A model of each architecture that is sure of itself, and a tokenizer of one token a word."""
     root = tmp_path_factory.mktemp(request.param)
-    (root / "tokenizer").mkdir()
     tokenizer = Tokenizer(
         WordLevel({f"w{index}": index for index in range(VOCAB_SIZE)}, unk_token="w0")
     )
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.save(str(root / "tokenizer/tokenizer.json"))
-    names = {"bos_token": "w0", "eos_token": "w0"}
-    write_json(
-        root / "tokenizer/tokenizer_config.json",
-        {"tokenizer_class": "PreTrainedTokenizerFast", **names},
-    )
+    write_tokenizer(tokenizer, root / "tokenizer", end="w0")
     sizes = {"name": "m", "n_layer": 2, "n_head": 2, "d_model": 16, "learning_rate": 1e-3}
     settings = Model(architecture=request.param, **sizes, **MODELS[request.param])
     model = build_model(settings, VOCAB_SIZE, SEQ_LEN)
@@ -124,20 +121,17 @@ def test_the_scores_of_plain_forward_passes(model, plain):
     check(Scorer(model, SEQ_LEN, SEQUENCES * SEQ_LEN).score(ENCODED), plain)
 
 
-def test_the_scores_of_lm_eval(folder, model):
+def model_of_lm_eval(folder: Path, **options):
     from lm_eval.models.huggingface import HFLM
 
+    sizes = {"batch_size": SEQUENCES, "max_length": SEQ_LEN}
+    return HFLM(pretrained=str(folder), dtype="float32", device="cpu", **sizes, **options)
+
+
+def test_the_scores_of_lm_eval(folder, model):
     # The cache of lm-eval 0.4.13 gives wrong logits where one text is asked for with continuations
     # of several lengths.
-    hf = HFLM(
-        pretrained=str(folder),
-        dtype="float32",
-        device="cpu",
-        batch_size=SEQUENCES,
-        max_length=SEQ_LEN,
-        backend="causal",
-        logits_cache=False,
-    )
+    hf = model_of_lm_eval(folder, backend="causal", logits_cache=False)
     texts = [
         (" ".join(map(str, context)), " ".join(map(str, answer))) for context, answer in REQUESTS
     ]
@@ -160,9 +154,7 @@ def test_each_token_is_read_once_and_scored_once(model, monkeypatch):
     """Count the tokens that the layers and the head are given."""
     read, scored = [], []
     question, answers = [7] * 12, [[1], [2], [3, 4], [3, 4], [3, 5, 6]]
-    requests = [
-        TokenRequest(np.array(question + answer, np.int32), len(answer)) for answer in answers
-    ]
+    requests = [request(question + answer, len(answer)) for answer in answers]
     score_nodes = scoring._score_nodes
     monkeypatch.setattr(
         scoring, "_score_nodes", lambda *given: scored.append(len(given[2])) or score_nodes(*given)
@@ -192,7 +184,7 @@ def test_of_equally_likely_tokens_the_first_is_the_likeliest(folder, chunk, monk
     with torch.no_grad():
         direction = model.hidden(torch.tensor([context]))[0, -1]
         model.head_weight[[3, 7]] = 100 * direction  # the context has neither
-    requests = [TokenRequest(np.array([*context, token], np.int32), 1) for token in (3, 7, 4)]
+    requests = [request([*context, token]) for token in (3, 7, 4)]
     (first, is_first), (second, is_second), (_, is_other) = Scorer(model, SEQ_LEN, 100).score(
         requests
     )
@@ -204,26 +196,17 @@ def test_weights_that_are_no_numbers_give_no_numbers(folder):
     model = load_model(folder)
     with torch.no_grad():
         model.embedding.weight[3] = math.nan
-    requests = [TokenRequest(np.array(tokens, np.int32), 1) for tokens in ([3, 1, 2], [1, 2, 1])]
+    requests = [request([3, 1, 2]), request([1, 2, 1])]
     (bad, _), (_, _) = Scorer(model, SEQ_LEN, 100).score(requests)
     assert math.isnan(bad)
 
 
 def open_both(folder, tiny_study):
     """Return our model for lm-eval and lm-eval's own, of one folder."""
-    from lm_eval.models.huggingface import HFLM
-
     settings = tiny_study(
         training={"seq_len": SEQ_LEN, "batch_sequences": 4, "warmup_steps": 0, "precision": "fp32"}
     )
-    hf = HFLM(
-        pretrained=str(folder),
-        dtype="float32",
-        device="cpu",
-        batch_size=SEQUENCES,
-        max_length=SEQ_LEN,
-    )
-    return HarnessModel(folder, parse_study(settings)), hf
+    return HarnessModel(folder, parse_study(settings)), model_of_lm_eval(folder)
 
 
 def test_special_tokens_are_added_as_by_lm_eval(folder, tmp_path, tiny_study):
@@ -250,17 +233,11 @@ def test_scores_have_the_cap_of_the_trained_model(folder, tmp_path):
         expected = ours.logits(tokens)
         assert load_model(folder).logits(tokens).abs().max() > 3 > 2 >= expected.abs().max()
     log_p = expected[0, 2:7].log_softmax(-1).gather(1, tokens[0, 3:8, None]).sum().item()
-    ((found, _),) = Scorer(ours, SEQ_LEN, 100).score(
-        [TokenRequest(np.arange(1, 9, dtype=np.int32), 5)]
-    )
+    ((found, _),) = Scorer(ours, SEQ_LEN, 100).score([request([*range(1, 9)], 5)])
     assert found == pytest.approx(log_p, abs=1e-4)
 
 
 # Trees of common beginnings, against the texts that they are made of.
-
-
-def request(text: list[int], n_continuation: int = 1) -> TokenRequest:
-    return TokenRequest(np.array(text, np.int32), n_continuation)
 
 
 @st.composite

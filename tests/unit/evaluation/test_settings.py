@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from text_study import text_settings
 
 from coupled_adam_bench.evaluation import settings
 from coupled_adam_bench.evaluation.settings import check_evaluation
@@ -54,25 +55,17 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def make_study(evaluation: dict | None = None, where: dict | None = None, **changes) -> Study:
-    values = {
-        "study": "s",
-        "paths": {"text": ".", "tasks": "tasks", "word_similarity": "words", **(where or {})},
-        "data": {
-            "name": "d",
-            "source": {"kind": "files"},
-            "tokenizer": "gpt2",
-            "vocab_size": 50304,
-        },
-        "models": ["gpt2-125m"],
-        "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
-        "evaluation": {
-            # Two columns of the file could be the rating, so the study says which.
-            "word_similarity": [{"name": "pairs", "file": "pairs.tsv", "columns": [0, 1, 2]}],
-            "downstream": {"tasks": ["own"]},
-            **(evaluation or {}),
-        },
-    }
-    return parse_study(values | changes)
+    # Two columns of the file could be the rating, so the study says which.
+    pairs = {"name": "pairs", "file": "pairs.tsv", "columns": [0, 1, 2]}
+    own = {"word_similarity": [pairs], "downstream": {"tasks": ["own"]}}
+    places = {"tasks": "tasks", "word_similarity": "words", "tokenizer": None}
+    settings = text_settings(
+        paths=places | (where or {}),
+        data={"tokenizer": "gpt2", "vocab_size": 50304},
+        evaluation=own | (evaluation or {}),
+        **changes,
+    )
+    return parse_study(settings)
 
 
 def hash_of(study: Study) -> str:
@@ -148,7 +141,8 @@ def test_settings_of_downstream_count_and_those_of_others_do_not(here, monkeypat
 
 def test_the_prompts_of_the_authors_count(here):
     def tasks(protocol: str) -> list:
-        study = make_study({"downstream": {"tasks": ["race", "arc_easy"]}}, protocol=protocol)
+        evaluated = {"downstream": {"tasks": ["race", "arc_easy"]}}
+        study = make_study(evaluated, protocol=protocol, training={"batch_sequences": 4})
         return settings.downstream(study, DATA_ID)["tasks"]
 
     (race, arc), (older_race, same_arc) = tasks("corrected"), tasks("official")

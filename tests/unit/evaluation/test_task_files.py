@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from text_study import text_settings
 
 from coupled_adam_bench.evaluation.settings import EvaluationError, check_evaluation
 from coupled_adam_bench.evaluation.task_data import mirrored_task
@@ -16,23 +17,6 @@ from coupled_adam_bench.evaluation.task_files import (
 from coupled_adam_bench.evaluation.task_yaml import LOCAL_READERS, MAX_INCLUDES, read_task
 from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
 from coupled_adam_bench.study.settings import parse_study
-
-
-def study(**changes):
-    values = {
-        "study": "s",
-        "paths": {"text": ".", **changes.pop("paths", {})},
-        "data": {
-            "name": "d",
-            "source": {"kind": "files"},
-            "tokenizer": "gpt2",
-            "vocab_size": 50304,
-        },
-        "models": ["gpt2-125m"],
-        "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
-        "evaluation": {"word_similarity": [], **changes},
-    }
-    return parse_study(values)
 
 
 def write_task(folder: Path, name: str, **values) -> TaskFile:
@@ -130,17 +114,6 @@ def test_two_own_tasks_of_one_name(tmp_path):
         find_tasks(["all"], str(tmp_path))
     hidden.unlink()
     assert len(find_tasks(["all"], str(tmp_path))) == 1
-
-
-def test_a_tag_is_named_with_its_tasks(tmp_path):
-    write_task(tmp_path, "first", tag="mine")
-    write_task(tmp_path, "second", tag=["other", "mine"])
-    with pytest.raises(
-        ValueError, match="'mine' is a tag, not a task; name its tasks instead: "
-    ) as raised:
-        find_tasks(["mine"], str(tmp_path))
-    named = str(raised.value).rpartition(": ")[2].split(", ")
-    assert [task.name for task in find_tasks(named, str(tmp_path))] == ["first", "second"]
 
 
 @pytest.mark.fault(
@@ -312,14 +285,10 @@ def test_all_problems_at_once(tmp_path):
         {"name": "b", "file": "broken.tsv"},
     ]
     paths = {"word_similarity": str(tmp_path), "hub_mirror": str(tmp_path / "mirror")}
+    downstream = {"tasks": ["hellaswag", "race", "race"]}
+    evaluation = {"word_similarity": sets, "downstream": downstream}
     with pytest.raises(ValueError) as error:
-        check_evaluation(
-            study(
-                paths=paths,
-                word_similarity=sets,
-                downstream={"tasks": ["hellaswag", "race", "race"]},
-            )
-        )
+        check_evaluation(parse_study(text_settings(paths=paths, evaluation=evaluation)))
     message = str(error.value)
     for part in (
         "evaluation: something is missing or wrong\n  evaluation.word_similarity: 'b'",

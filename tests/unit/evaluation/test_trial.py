@@ -1,12 +1,11 @@
 """Downstream tasks that cannot be scored are found before anything is trained."""
 
-import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
+from own_tasks import mean_of, write_task
 from planned import Planned
 
 from coupled_adam_bench.cli import main
@@ -29,27 +28,14 @@ def items(*lengths: tuple[int, int]) -> list[dict]:
 
 def own_task(part: Planned, rows: list[dict], **changes) -> Planned:
     """The part with one task of the user, ``own``, of these items."""
-    folder = Path("own")
-    folder.mkdir(exist_ok=True)
-    (folder / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = {
-        "task": "own",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": "own/own.jsonl"}},
-        "test_split": "test",
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{context}}",
-        "doc_to_choice": "choices",
-        "doc_to_target": "label",
-        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-    }
-    (folder / "own.yaml").write_text(yaml.safe_dump(task | changes))
+    fields = {"doc_to_text": "{{context}}", "doc_to_choice": "choices", "doc_to_target": "label"}
+    write_task("own", rows, **fields | changes)
     return chosen(part, {"tasks": ["own"]})
 
 
 def chosen(part: Planned, evaluated: dict) -> Planned:
     values = part.study.model_dump(mode="json")
-    values["paths"]["tasks"] = "own"
+    values["paths"]["tasks"] = "tasks"
     values["evaluation"]["downstream"] = evaluated
     study = parse_study(values)
     return Planned(study, part.data_id)
@@ -120,7 +106,7 @@ def test_items_without_tokens(part, row, message):
 
 def test_a_group_that_aggregates_nothing_is_told_what_to_write(part):
     own_task(part, items((3, 2), (3, 3)))
-    file = Path("own/all.yaml")
+    file = Path("tasks/all.yaml")
     file.write_text("group: all\ntask: [own]\n")
     changed = chosen(part, {"tasks": ["all"]})
     with pytest.raises(
@@ -162,11 +148,7 @@ def test_generated_tasks_need_no_cache_of_the_hub(part, monkeypatch):
             r"'own' cannot be (loaded|scored): UndefinedError: 'question'",
         ),
         (
-            {
-                "metric_list": [
-                    {"metric": "acc_norm", "aggregation": "mean", "higher_is_better": True}
-                ]
-            },
+            {"metric_list": [mean_of("acc_norm")]},
             (
                 r"downstream\.tasks: own: lm-eval reports no acc, only acc_norm, acc_norm_stderr;"
                 r" Acc is the mean of acc"
@@ -185,8 +167,8 @@ def test_generated_tasks_need_no_cache_of_the_hub(part, monkeypatch):
 def test_tasks_that_give_no_accuracy(part, changes, message):
     changed = own_task(part, items((3, 2), (3, 3)), **changes)
     if "process_docs" in changes:
-        Path("own/code.py").write_text("def nothing(rows):\n    return rows.select([])\n")
-        path = Path("own/own.yaml")
+        Path("tasks/code.py").write_text("def nothing(rows):\n    return rows.select([])\n")
+        path = Path("tasks/own.yaml")
         path.write_text(
             path.read_text().replace(
                 "process_docs: NOTHING", "process_docs: !function code.nothing"

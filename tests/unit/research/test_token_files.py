@@ -59,9 +59,7 @@ def tokens_of(folder: Path, name: str) -> Any:
     return np.fromfile(folder / f"fineweb_{name}.bin", np.uint16)[512:]
 
 
-def test_the_bins_are_the_tokens_of_the_files_in_order(
-    study_of: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_the_bins_are_the_tokens_of_the_files_in_order(study_of, folder, tmp_path):
     study = with_code(study_of())
     make(study, tmp_path / "out")
     bins = {
@@ -84,7 +82,7 @@ def test_the_bins_are_the_tokens_of_the_files_in_order(
     assert (counts[EOT], counts.sum(), len(counts)) == (190, 1900, 512)
 
 
-def test_the_id_follows_the_files(study_of: Any, folder: Path) -> None:
+def test_the_id_follows_the_files(study_of, folder):
     before = data_digest(study_of())
     assert data_digest(study_of(train="fineweb_train_000001.bin")) != before
     write(folder / "fineweb_train_000001.bin", np.arange(1000) % EOT)
@@ -116,21 +114,13 @@ def test_the_id_follows_the_files(study_of: Any, folder: Path) -> None:
         ("val_000000", [1] * 85, {}, r"test has 4 tokens .* needs training\.seq_len \+ 1 = 9"),
     ],
 )
-def test_files_that_are_refused(
-    name: str,
-    tokens: list[int],
-    changes: dict[str, int],
-    message: str,
-    study_of: Any,
-    folder: Path,
-    tmp_path: Path,
-) -> None:
+def test_files_that_are_refused(name, tokens, changes, message, study_of, folder, tmp_path):
     write(folder / f"fineweb_{name}.bin", tokens, **changes)
     with pytest.raises(ValueError, match=message):
         make(study_of(), tmp_path / "out")
 
 
-def test_a_folder_without_files(study_of: Any, folder: Path, tmp_path: Path) -> None:
+def test_a_folder_without_files(study_of, folder, tmp_path):
     for file in folder.iterdir():
         file.unlink()
     with pytest.raises(
@@ -139,9 +129,7 @@ def test_a_folder_without_files(study_of: Any, folder: Path, tmp_path: Path) -> 
         make(study_of(), tmp_path / "out")
 
 
-def test_settings_that_do_not_go_with_it(
-    files_study: FilesStudy, small_gpt2: Path, tmp_path: Path
-) -> None:
+def test_settings_that_do_not_go_with_it(files_study, small_gpt2, tmp_path):
     source = {"kind": "own", "path": PATH}
     with pytest.raises(ValueError, match="max_tokens: a source of your own gives as many tokens"):
         files_study(tmp_path, small_gpt2, source=source, max_tokens=1000)

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from hub_server import TEXTS, Fault, Here, HubServer, four_files, parquet, small_disk
+from waits import wait_until
 
 from coupled_adam_bench.data.patience import BY_FETCH
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION
@@ -101,41 +102,38 @@ def mirrored(here: Here) -> dict[str, str]:
     return {str(path.relative_to(here.folder)): sha256_file(path) for path in sorted(files)}
 
 
+real_data = pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
 
 
-def test_all_that_a_study_needs_and_the_jobs_without_a_network(hub: HubServer, here: Here) -> None:
+def test_all_that_a_study_needs_and_the_jobs_without_a_network(hub, here):
     study(here)
-    said = here.run("fetch", "--dry-run")
-    assert said.returncode == 0, said.stderr
+    told = here.told("fetch", "--dry-run")
     said_of = (
         r"org/set \(none stated\), commit [0-9a-f]{40}: at most 0\.000 GB to fetch, and [0-9.]+ GB"
         r" are free at"
     )
-    assert re.search(said_of, said.stdout)
+    assert re.search(said_of, told)
     assert not hub.sent("store")
-    done = here.run("fetch")
-    assert done.returncode == 0, done.stderr
+    here.run("fetch")
     assert (here.folder / "sets" / "pairs.txt").read_bytes() == PAIRS
     assert (here.folder / "sets" / "more.txt").read_bytes() == PAIRS * 2
     task = here.folder / "mirror" / "allenai" / "ai2_arc" / "ARC-Easy" / "test.jsonl"
     assert [json.loads(line) for line in task.read_text().splitlines()] == ARC
     sent = len(hub.log)
     for stage in (["prepare"], ["try-tasks", "--out", "tasks.json"]):
-        done = here.run(*stage, **OFFLINE)
-        assert done.returncode == 0, done.stderr
+        here.run(*stage, **OFFLINE)
     assert len(hub.log) == sent
     assert [*json.loads((here.folder / "tasks.json").read_text()).values()] == [{"arc_easy": 5}]
     before = mirrored(here)
-    done = here.run("fetch")
-    assert done.returncode == 0, done.stderr
+    here.run("fetch")
     assert not hub.sent("store")[sent:]
     assert mirrored(here) == before
     # The hub gives the same data as the mirror.
     (from_mirror,) = (here.folder / "results" / "data").iterdir()
     from_mirror.rename(here.folder / "from_mirror")
     study(here, mirror="elsewhere")
-    assert here.run("prepare").returncode == 0
+    here.run("prepare")
     for name in ("meta.json", "train.bin", "val.bin", "test.bin", "unigram.npy"):
         assert (from_mirror / name).read_bytes() == (
             here.folder / "from_mirror" / name
@@ -147,21 +145,17 @@ def test_all_that_a_study_needs_and_the_jobs_without_a_network(hub: HubServer, h
     "`fetch` is killed in the middle of a file",
     "the next one downloads that file again and keeps those before it",
 )
-def test_killed_and_resumed(hub: HubServer, here: Here) -> None:
+def test_killed_and_resumed(hub, here):
     study(here)
     second = sha256(four_files()["data/train-00001-of-00004.parquet"]).hexdigest()
     hub.faults += [Fault(f"/store/{second}", times=100, status=503)]
     process = here.start("fetch")
-    deadline = time.monotonic() + 60
-    while not any(path.endswith(second) and status == 503 for _, path, status in hub.log):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: any(path.endswith(second) and status == 503 for _, path, status in hub.log))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     hub.faults.clear()
     hub.log.clear()
-    done = here.run("fetch")
-    assert done.returncode == 0, done.stderr
+    here.run("fetch")
     found = {
         Path(name).name: digest
         for name, digest in mirrored(here).items()
@@ -174,21 +168,19 @@ def test_killed_and_resumed(hub: HubServer, here: Here) -> None:
     assert not hub.sent(found["train-00000-of-00004.parquet"])
 
 
-def test_a_cap_fetches_the_first_files_only(hub: HubServer, here: Here) -> None:
+def test_a_cap_fetches_the_first_files_only(hub, here):
     study(here, max_tokens=8000)
-    assert here.run("fetch", "--bytes-per-token", "0.1").returncode == 0
+    here.run("fetch", "--bytes-per-token", "0.1")
     corpus = next((here.folder / "mirror" / "corpora").iterdir())
     assert len(list(corpus.glob("data/*.parquet"))) == 1
-    done = here.run("prepare", **OFFLINE)
-    assert done.returncode == 2
+    said = here.refused("prepare", **OFFLINE)
     assert re.search(
-        r"Of 4 files the first 1 are in .*give `fetch` a larger --bytes-per-token", done.stderr
+        r"Of 4 files the first 1 are in .*give `fetch` a larger --bytes-per-token", said
     )
     per_token = 1.5 * len("".join(TEXTS[:100])) / 8000
-    assert here.run("fetch", "--bytes-per-token", str(per_token)).returncode == 0
+    here.run("fetch", "--bytes-per-token", str(per_token))
     assert len(list(corpus.glob("data/*.parquet"))) == 2
-    done = here.run("prepare", **OFFLINE)
-    assert done.returncode == 0, done.stderr
+    here.run("prepare", **OFFLINE)
 
 
 @pytest.mark.fault(
@@ -196,34 +188,33 @@ def test_a_cap_fetches_the_first_files_only(hub: HubServer, here: Here) -> None:
     "what a job needs is not in the mirror, or damaged there, and the hub is switched off",
     "the job names it and the command that fetches it",
 )
-def test_what_is_not_there_is_named(hub: HubServer, here: Here) -> None:
+def test_what_is_not_there_is_named(hub, here):
     study(here)
-    done = here.run("prepare", **OFFLINE)
-    assert done.returncode == 2
+    said = here.refused("prepare", **OFFLINE)
     assert re.search(
         r"dataset 'org/set' is not on this machine, .*target `fetch`, with paths\.hub_mirror",
-        done.stderr,
+        said,
     )
-    assert here.run("fetch").returncode == 0
+    here.run("fetch")
     corpus = next((here.folder / "mirror" / "corpora").iterdir())
     last = corpus / "data" / "train-00003-of-00004.parquet"
     content = bytearray(last.read_bytes())
     content[100] ^= 1
     last.write_bytes(content)
-    done = here.run("prepare", **OFFLINE)
+    said = here.refused("prepare", **OFFLINE)
     assert re.search(
         r"paths\.hub_mirror: .*train-00003.*SHA-256 .*delete it and run the target `fetch`",
-        done.stderr,
+        said,
     )
     last.unlink()
-    done = here.run("prepare", **OFFLINE)
+    said = here.refused("prepare", **OFFLINE)
     assert re.search(
         r"dataset 'org/set' is not on this machine, .*target `fetch`.*Of 4 files the first 3",
-        done.stderr,
+        said,
     )
     (here.folder / "mirror" / "allenai" / "ai2_arc" / "ARC-Easy" / "test.jsonl").unlink()
-    done = here.run("try-tasks", "--out", "tasks.json", **OFFLINE)
-    assert re.search(r"arc_easy needs .*test\.jsonl; the target `fetch` downloads it", done.stderr)
+    said = here.refused("try-tasks", "--out", "tasks.json", **OFFLINE)
+    assert re.search(r"arc_easy needs .*test\.jsonl; the target `fetch` downloads it", said)
 
 
 @pytest.mark.fault(
@@ -233,37 +224,35 @@ def test_what_is_not_there_is_named(hub: HubServer, here: Here) -> None:
     "it tries all else, keeps nothing else in its place, and names the setting and the homes that"
     " it tried",
 )
-def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
+def test_what_fetch_refuses(hub, here):
     study(here, mirror=None)
-    done = here.run("fetch")
-    assert done.returncode == 2
+    said = here.refused("fetch")
     assert re.search(
-        r"paths\.hub_mirror: not set .*--config 'paths=\{hub_mirror: data/hub\}'", done.stderr
+        r"paths\.hub_mirror: not set .*--config 'paths=\{hub_mirror: data/hub\}'", said
     )
     study(here)
     task = hub.repos["datasets/allenai/ai2_arc"].branches[TASK_REVISIONS["allenai/ai2_arc"]]
     task["ai2_arc.py"] = b"import datasets"
     hub.files["/pairs.zip"] = zipped("sets/pairs.txt", b"header\nsun moon 4\n")
-    done = here.run("fetch")
-    assert done.returncode == 2
-    assert "2 things could not be fetched" in done.stderr
-    assert done.stderr.count("has a loading script") == 1  # each failure once, at the end
+    said = here.refused("fetch")
+    assert "2 things could not be fetched" in said
+    assert said.count("has a loading script") == 1  # each failure once, at the end
     assert re.search(
         r"arc_easy: .*has a loading script, ai2_arc\.py, .*put its rows .*/ARC-Easy/test\.jsonl",
-        done.stderr,
+        said,
     )
     assert re.search(
         r"pairs\.txt with the SHA-256 [0-9a-f]{64}: put it at sets/pairs\.txt yourself; tried"
         r" .*pairs\.zip "
         r"\(ValueError: the SHA-256 is .*pairs\.txt \(ValueError: HTTP 404",
-        done.stderr,
-    ), done.stderr
-    assert "`fetch`" not in done.stderr
+        said,
+    ), said
+    assert "`fetch`" not in said
     assert (here.folder / "sets" / "more.txt").read_bytes() == PAIRS * 2
     assert not (here.folder / "sets" / "pairs.txt").exists()
     del task["ai2_arc.py"]
     hub.files["/pairs.txt"] = PAIRS  # the second home
-    assert here.run("fetch").returncode == 0
+    here.run("fetch")
     assert (here.folder / "sets" / "pairs.txt").read_bytes() == PAIRS
 
 
@@ -272,18 +261,17 @@ def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
     "the names of the servers do not resolve while `fetch` runs",
     "it fails at once, after it has tried everything, and lists what is missing",
 )
-def test_names_that_do_not_resolve(here: Here) -> None:
+def test_names_that_do_not_resolve(here):
     here.first = here.first.replace(here.url, "https://lists.example.invalid")
     study(here)
     start = time.monotonic()
-    done = here.run("fetch", HF_ENDPOINT="https://hub.example.invalid")
+    said = here.refused("fetch", HF_ENDPOINT="https://hub.example.invalid")
     assert time.monotonic() - start < 25
-    assert done.returncode == 2
-    said, _, listed = done.stderr.partition("could not be fetched")
-    assert said.endswith("4 things "), done.stderr
+    before, _, listed = said.partition("could not be fetched")
+    assert before.endswith("4 things "), said
     for part in ("arc_easy|ai2_arc", "org/set", "pairs.txt", "more.txt"):
         assert re.search(part, listed)
-    assert "`fetch`" not in done.stderr
+    assert "`fetch`" not in said
 
 
 @pytest.mark.fault(
@@ -291,15 +279,14 @@ def test_names_that_do_not_resolve(here: Here) -> None:
     "the corpus has no column of the name that the study says, or numbers in it",
     "`fetch` names it after the first file, and preparation need not find it later",
 )
-def test_a_text_column_that_is_missing(hub: HubServer, here: Here) -> None:
+def test_a_text_column_that_is_missing(hub, here):
     study(here, source={"kind": "hub", "dataset": "org/set", "text_field": "body"})
-    done = here.run("fetch")
-    assert done.returncode == 2
+    said = here.refused("fetch")
     message = (
         r"train-00000.* of 'org/set': no field 'body'; fields there: 'text'; set"
         r" data\.source\.text_field"
     )
-    assert re.search(message, done.stderr), done.stderr
+    assert re.search(message, said), said
     assert not hub.sent("train-00001")
 
 
@@ -308,11 +295,10 @@ def test_a_text_column_that_is_missing(hub: HubServer, here: Here) -> None:
     "the address of the hub or of a word list is plain http",
     "`fetch` refuses it; a server on this machine may be asked by http",
 )
-def test_plain_http(here: Here) -> None:
+def test_plain_http(here):
     study(here)
-    done = here.run("fetch", HF_ENDPOINT="http://hub.example.org")
-    assert done.returncode == 2
-    assert "http://hub.example.org: not https" in done.stderr
+    said = here.refused("fetch", HF_ENDPOINT="http://hub.example.org")
+    assert "http://hub.example.org: not https" in said
     for allowed in (
         "https://hub.example.org/a",
         "http://localhost:80/a",
@@ -337,35 +323,26 @@ def test_plain_http(here: Here) -> None:
     "the disk has too little space for what `fetch` needs",
     "it stops before it downloads, and names the setting",
 )
-def test_too_little_space(hub: HubServer, here: Here) -> None:
+def test_too_little_space(hub, here):
     with small_disk(here.folder / "mirror", "60k"):
         study(here)
-        done = here.run("fetch")
-        assert done.returncode == 2
+        said = here.refused("fetch")
         assert re.search(
             r"paths\.hub_mirror: at most 0\.000 GB to fetch, and 0\.000 GB are free at .*mirror",
-            done.stderr,
+            said,
         )
         assert not hub.sent("store")
 
 
-def test_the_target_of_the_workflow(hub: HubServer, here: Here) -> None:
+def test_the_target_of_the_workflow(hub, here):
     settings = study(here)
     settings["evaluation"]["word_similarity"] = []
     write_json(here.folder / "study.json", settings)
     environment = here.environment | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "fetch",
-        "--cores",
-        "1",
-        "--snakefile",
-        str(ROOT / "Snakefile"),
-    ]
+    command = [sys.executable, "-m", "snakemake", "fetch", "--cores", "1"]
+    command += ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "study.json"]
     done = subprocess.run(
-        [*command, "--configfile", "study.json"],
+        command,
         cwd=here.folder,
         env=environment,
         text=True,
@@ -376,39 +353,37 @@ def test_the_target_of_the_workflow(hub: HubServer, here: Here) -> None:
     assert "GB are free at" in done.stdout
 
 
-def test_a_tokenizer_that_is_not_gpt2s(hub: HubServer, here: Here) -> None:
+def test_a_tokenizer_that_is_not_gpt2s(hub, here):
     hub.add(
         GPT2_REPOSITORY,
         {"tokenizer.json": (here.tokenizer / "tokenizer.json").read_bytes()},
         GPT2_REVISION,
     )
     study(here, tokenizer="gpt2", vocab_size=50304)
-    done = here.run("fetch")
-    assert done.returncode == 2
-    assert "mirror/openai-community/gpt2/tokenizer.json: not GPT-2's tokenizer" in done.stderr
+    said = here.refused("fetch")
+    assert "mirror/openai-community/gpt2/tokenizer.json: not GPT-2's tokenizer" in said
     assert not (here.folder / "mirror" / "openai-community" / "gpt2" / "tokenizer.json").exists()
 
 
-@pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
-def test_gpt2s_tokenizer(hub: HubServer, here: Here) -> None:
+@real_data
+def test_gpt2s_tokenizer(hub, here):
     real = Path(os.environ["CAB_REAL_DATA"]) / "tokenizer" / "hf_gpt2" / "tokenizer.json"
     hub.add(GPT2_REPOSITORY, {"tokenizer.json": real.read_bytes()}, GPT2_REVISION)
     study(here, tokenizer="gpt2", vocab_size=50304)
-    assert here.run("fetch").returncode == 0
-    done = here.run("prepare", **OFFLINE)
-    assert done.returncode == 0, done.stderr
+    here.run("fetch")
+    here.run("prepare", **OFFLINE)
 
 
-@pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
+@real_data
 @pytest.mark.parametrize("name", WORD_LISTS)
-def test_the_pinned_word_lists_are_the_authors(name: str) -> None:
+def test_the_pinned_word_lists_are_the_authors(name):
     assert (
         sha256_file(Path(os.environ["CAB_REAL_DATA"]) / "wordsim" / name) == WORD_LISTS[name].sha256
     )
 
 
-@pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
-def test_the_papers_tasks_with_their_real_rows(hub: HubServer, here: Here) -> None:
+@real_data
+def test_the_papers_tasks_with_their_real_rows(hub, here):
     """From parquet, in the configurations that lm-eval's task files name, to lines of JSON."""
     real = Path(os.environ["CAB_REAL_DATA"]) / "hub"
     expected = {}
@@ -431,8 +406,7 @@ def test_the_papers_tasks_with_their_real_rows(hub: HubServer, here: Here) -> No
         hub.add(f"datasets/{data.dataset}", files, branch)
         expected[data.file(here.folder / "mirror", split)] = rows
     here.study(paths={"hub_mirror": "mirror"}, evaluation={"downstream": {}, "word_similarity": []})
-    done = here.run("fetch")
-    assert done.returncode == 0, done.stderr
+    here.run("fetch")
     for file, rows in expected.items():
         assert [json.loads(line) for line in file.read_text().splitlines()] == rows
 
@@ -461,7 +435,7 @@ def test_the_rows_of_a_task_are_copied_as_they_stand(tmp_path, monkeypatch):
         written("c.parquet")
 
 
-def test_it_does_not_advise_itself() -> None:
+def test_it_does_not_advise_itself():
     missing: list[str] = []
     with fetch._tried(missing):
         raise ValueError(f"the hub is away; connect this machine,{BY_FETCH} or use a copy")

@@ -87,9 +87,26 @@ def here(places: Path, plan_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return tmp_path
 
 
-def test_two_folders_make_one_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["merge", "../one/results", "../two/results"]) == 0
-    said = capsys.readouterr().err
+@pytest.fixture
+def run(here: Path) -> Path:
+    """The first run of the other folder."""
+    return sorted((here / "one" / "results" / "runs").iterdir())[0]
+
+
+@pytest.fixture
+def merge(here: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The function that merges folders, the one with seed 1 by default, and returns what that said;
+    it must end with this status."""
+
+    def merge(*folders: str, status: int = 0) -> str:
+        assert main(["merge", *(folders or ["../one/results"])]) == status
+        return capsys.readouterr().err
+
+    return merge
+
+
+def test_two_folders_make_one_study(here, merge, capsys):
+    said = merge("../one/results", "../two/results")
     assert (
         "../one/results: 6 taken, 0 were here before, 0 left out" in said
     )  # two trunks and four cells
@@ -108,12 +125,8 @@ def test_two_folders_make_one_study(here: Path, capsys: pytest.CaptureFixture[st
         made = Path("results/tiny", name).read_bytes()
         assert made == (here / "whole" / "results" / "tiny" / name).read_bytes(), name
     assert not Path("results/.merging").exists()
-    assert main(["merge", "../one/results", "../two/results"]) == 0
-    assert "../one/results: 0 taken, 6 were here before, 0 left out" in capsys.readouterr().err
-
-
-def one_run(here: Path) -> Path:
-    return sorted((here / "one" / "results" / "runs").iterdir())[0]
+    said = merge("../one/results", "../two/results")
+    assert "../one/results: 0 taken, 6 were here before, 0 left out" in said
 
 
 @pytest.mark.fault(
@@ -124,16 +137,13 @@ def one_run(here: Path) -> Path:
 @pytest.mark.parametrize(
     "name", ["model/model.safetensors", "history.jsonl", "run.json", "cell.json"]
 )
-def test_a_damaged_run_is_left_out(
-    name: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = one_run(here) / name
+def test_a_damaged_run_is_left_out(name, run, merge):
+    file = run / name
     file.write_bytes(file.read_bytes()[:-9])
-    assert main(["merge", "../one/results"]) == 1
-    said = capsys.readouterr().err
+    said = merge(status=1)
     assert f"{os.path.relpath(file.parents[name.count('/')])}: left out: " in said
     assert "5 taken, 0 were here before, 1 left out" in said
-    assert not Path("results/runs", one_run(here).name).exists()
+    assert not Path("results/runs", run.name).exists()
 
 
 @pytest.mark.fault(
@@ -144,74 +154,55 @@ def test_a_damaged_run_is_left_out(
 @pytest.mark.parametrize(
     ("name", "place"), [("run.json", "there"), ("cell.json", "there"), ("run.json", "here")]
 )
-def test_a_pipe_in_the_place_of_a_record_is_not_opened(
-    name: str, place: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = one_run(here)
+def test_a_pipe_in_the_place_of_a_record_is_not_opened(name, place, run, merge):
     if place == "here":
-        assert main(["merge", "../one/results"]) == 0
+        merge()
         run = Path("results/runs", run.name)
     (run / name).unlink()
     os.mkfifo(run / name)
-    assert main(["merge", "../one/results"]) == (1 if place == "there" else 0)
-    said = capsys.readouterr().err
+    said = merge(status=1 if place == "there" else 0)
     if place == "there":
         assert "5 taken, 0 were here before, 1 left out" in said
     else:  # what is not whole here is set aside, and taken anew
         assert f"{run}: not whole, kept as {run.name}.damaged-1" in said
 
 
-def test_a_run_with_other_bits_does_not_replace_the_one_here(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["merge", "../one/results"]) == 0
-    run = Path("results/runs", one_run(here).name)
-    before = sha256_file(run / "run.json")
-    record = read_sealed(one_run(here) / "run.json")
-    write_sealed(one_run(here) / "run.json", record | {"model_sha256": "0" * 64})
-    assert main(["merge", "../one/results"]) == 1
-    assert "left out: the run here ended with other bits, and stays" in capsys.readouterr().err
-    assert sha256_file(run / "run.json") == before
+def test_a_run_with_other_bits_does_not_replace_the_one_here(run, merge):
+    merge()
+    taken = Path("results/runs", run.name, "run.json")
+    before = sha256_file(taken)
+    write_sealed(run / "run.json", read_sealed(run / "run.json") | {"model_sha256": "0" * 64})
+    assert "left out: the run here ended with other bits, and stays" in merge(status=1)
+    assert sha256_file(taken) == before
 
 
-def test_a_run_on_other_data_is_left_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = read_sealed(one_run(here) / "run.json")
-    write_sealed(
-        one_run(here) / "run.json",
-        record | {"data_sha256": record["data_sha256"] | {"train": "0" * 64}},
-    )
-    assert main(["merge", "../one/results"]) == 1
-    assert "not the tokens that it was trained on" in capsys.readouterr().err
+def test_a_run_on_other_data_is_left_out(run, merge):
+    record = read_sealed(run / "run.json")
+    record["data_sha256"]["train"] = "0" * 64
+    write_sealed(run / "run.json", record)
+    assert "not the tokens that it was trained on" in merge(status=1)
 
 
-def test_an_unfinished_run_here_gives_way_unless_it_is_trained(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = Path("results/runs", one_run(here).name)
-    lock = FolderLock(run)
+def test_an_unfinished_run_here_gives_way_unless_it_is_trained(run, merge):
+    taken = Path("results/runs", run.name)
+    lock = FolderLock(taken)
     lock.acquire()
-    (run / "checkpoints").mkdir()
-    assert main(["merge", "../one/results"]) == 1
-    assert "a process trains this cell here" in capsys.readouterr().err
+    (taken / "checkpoints").mkdir()
+    assert "a process trains this cell here" in merge(status=1)
     lock.release()
-    assert main(["merge", "../one/results"]) == 0
-    assert f"{run}: not whole, kept as {run.name}.damaged-1" in capsys.readouterr().err
-    assert (run / "run.json").is_file()
+    assert f"{taken}: not whole, kept as {run.name}.damaged-1" in merge()
+    assert (taken / "run.json").is_file()
 
 
-def test_evaluations_of_another_version_are_measured_anew(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old, *others = sorted((one_run(here) / "evaluations").glob("*.json"))
+def test_evaluations_of_another_version_are_measured_anew(here, run, merge):
+    old, *others = sorted((run / "evaluations").glob("*.json"))
     write_sealed(old, read_sealed(old) | {"version": 0})
-    assert main(["merge", "../one/results"]) == 0
-    assert "version is 0, not " in capsys.readouterr().err
-    taken = Path("results/runs", one_run(here).name, "evaluations")
+    assert "version is 0, not " in merge()
+    taken = Path("results/runs", run.name, "evaluations")
     assert sorted(path.name for path in taken.glob("*.json")) == [path.name for path in others]
-    shutil.copy(
-        here / "whole" / "results" / "runs" / one_run(here).name / "evaluations" / old.name, old
-    )
-    assert main(["merge", "../one/results"]) == 0
+    whole = here / "whole" / "results" / "runs" / run.name
+    shutil.copy(whole / "evaluations" / old.name, old)
+    merge()
     assert (taken / old.name).is_file()  # the same run is here, and gets what it lacks
 
 
@@ -220,7 +211,7 @@ def test_evaluations_of_another_version_are_measured_anew(
     "Three processes merge the same folder at once.",
     "One after the other works, and all end well: each run is whole, and taken once.",
 )
-def test_three_merges_at_once(here: Path) -> None:
+def test_three_merges_at_once(here):
     command = ["-m", "coupled_adam_bench", "merge", "../one/results"]
     processes = [python("pipeline", command, Path(), dict(os.environ)) for _ in range(3)]
     said = [process.communicate(timeout=120)[1] for process in processes]
@@ -250,27 +241,23 @@ def test_three_merges_at_once(here: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["model/model.safetensors", "checkpoints/mine", "evaluations/more.json", ""]
 )
-def test_links_are_not_followed(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    link = one_run(here) / name
+def test_links_are_not_followed(name, here, run, merge):
+    link = run / name
     target = here / "elsewhere"
     if link.exists():
         link.rename(target)
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(target)
-    assert main(["merge", "../one/results"]) == 1
-    said = capsys.readouterr().err
+    said = merge(status=1)
     assert f"{os.path.relpath(link)} is a link, which merge does not follow" in said
     assert "5 taken, 0 were here before, 1 left out" in said
 
 
-def test_links_among_the_data_are_not_followed(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_links_among_the_data_are_not_followed(here, merge):
     (data,) = (here / "one" / "results" / "data").iterdir()
     (data / "train.bin").rename(here / "train.bin")
     (data / "train.bin").symlink_to(here / "train.bin")
-    assert main(["merge", "../one/results"]) == 1
-    assert "train.bin is a link" in capsys.readouterr().err
+    assert "train.bin is a link" in merge(status=1)
     assert not Path("results/runs").exists()
 
 
@@ -279,25 +266,15 @@ def test_links_among_the_data_are_not_followed(
     "A record in the other folder is of a form that nobody foresaw.",
     "Its run is left out with the reason, and the others are taken.",
 )
-def test_one_bad_run_does_not_end_the_others(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = read_sealed(one_run(here) / "run.json")
-    write_sealed(
-        one_run(here) / "run.json", record | {"data_sha256": 7, "model_sha256": [], "step": {}}
-    )
-    write_sealed(one_run(here) / "cell.json", {"data_id": ["x"]})
-    assert main(["merge", "../one/results"]) == 1
-    said = capsys.readouterr().err
-    assert f"{one_run(here).name}: left out: " in said
+def test_one_bad_run_does_not_end_the_others(run, merge):
+    odd = {"data_sha256": 7, "model_sha256": [], "step": {}}
+    write_sealed(run / "run.json", read_sealed(run / "run.json") | odd)
+    write_sealed(run / "cell.json", {"data_id": ["x"]})
+    said = merge(status=1)
+    assert f"{run.name}: left out: " in said
     assert "5 taken, 0 were here before, 1 left out" in said
 
 
-def test_what_is_no_results_folder_is_refused(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["merge", "../one"]) == 2
-    assert (
-        "../one: has no folder runs; give the folder `results` of another place"
-        in capsys.readouterr().err
-    )
+def test_what_is_no_results_folder_is_refused(merge):
+    said = merge("../one", status=2)
+    assert "../one: has no folder runs; give the folder `results` of another place" in said

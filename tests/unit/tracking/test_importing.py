@@ -77,6 +77,65 @@ def plan() -> Plan:
     )
 
 
+@pytest.fixture
+def cell(plan) -> Cell:
+    """The first of the two cells."""
+    return next(iter(plan.cells.values()))
+
+
+@pytest.fixture
+def folder(tmp_path, cell) -> Path:
+    """The run of that cell, before it has begun."""
+    return tmp_path / cell.id
+
+
+@pytest.fixture
+def mirror(plan, database, tmp_path, request) -> "Mirror":
+    """An experiment of a test's own, and what is imported into it."""
+    return Mirror(plan, database, request.node.name, tmp_path)
+
+
+class Mirror:
+    """An experiment of MLflow, which mirrors a folder of runs."""
+
+    def __init__(self, plan: Plan, uri: str, experiment: str, runs: Path) -> None:
+        from mlflow.tracking import MlflowClient
+
+        self.client = MlflowClient(tracking_uri=uri)
+        self._arguments = plan, uri, experiment, runs
+
+    def add(self, *study_dir: Path) -> dict:
+        """Import what is there now, and return the summary."""
+        return import_study(*self._arguments, *study_dir)
+
+    def counted(self) -> dict[str, int]:
+        """Import what is there now, and return the numbers of the summary that are not 0."""
+        return counts(self.add())
+
+    @property
+    def experiment(self):
+        return self.client.get_experiment_by_name(self._arguments[2])
+
+    def runs(self) -> dict:
+        """The runs by their cells."""
+        found = self.client.search_runs([self.experiment.experiment_id])
+        return {run.data.tags[CELL]: run for run in found if CELL in run.data.tags}
+
+    def run(self, cell: Cell):
+        return self.runs()[cell.id]
+
+    def study_run(self):
+        whole = "tags.`coupled_adam_bench.whole_study` != ''"
+        (run,) = self.client.search_runs([self.experiment.experiment_id], whole)
+        return run
+
+    def models(self) -> list:
+        return self.client.search_logged_models([self.experiment.experiment_id])
+
+    def history(self, run, metric: str) -> list:
+        return self.client.get_metric_history(run.info.run_id, metric)
+
+
 def history_row(step: int, start: float = T0) -> dict[str, float]:
     return {"step": step, "loss": 4.0 / step, "lr": 1e-3, "time": start + step}
 
@@ -98,6 +157,14 @@ def finish(folder: Path, cell: Cell, model: str | None = "aa", status: str = "co
         folder / "run.json",
         run | {"model_sha256": model, "environment": {"git_revision": "0123abc"}},
     )
+
+
+@pytest.fixture
+def trained(folder, cell) -> Path:
+    """The run of the first cell, which has ended well."""
+    write_history(folder, [25, 50])
+    finish(folder, cell)
+    return folder
 
 
 @pytest.fixture
@@ -124,31 +191,11 @@ def evaluate(plan, stored):
     return write
 
 
-def runs_of(uri: str, experiment: str):
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri)
-    experiment_id = client.get_experiment_by_name(experiment).experiment_id
-    runs = client.search_runs([experiment_id])
-    return client, {run.data.tags[CELL]: run for run in runs if CELL in run.data.tags}
-
-
-def study_run_of(uri: str, experiment: str):
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri)
-    experiment_id = client.get_experiment_by_name(experiment).experiment_id
-    (run,) = client.search_runs([experiment_id], "tags.`coupled_adam_bench.whole_study` != ''")
-    return client, run
-
-
 def counts(summary) -> dict[str, int]:
     return {key: value for key, value in summary.items() if isinstance(value, int) and value}
 
 
-def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
-    cell = next(iter(plan.cells.values()))
-    folder = tmp_path / cell.id
+def test_a_finished_cell_is_mirrored_whole(tmp_path, evaluate, cell, folder, mirror):
     write_history(folder, range(1, 51))
     write_json(folder / "cell.json", cell.to_json())
     finish(folder, cell)
@@ -156,12 +203,11 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
     evaluate(folder, "embeddings", isotropy=math.nan, mean_norm=1.5)
     evaluate(folder, "hellaswag", {"documents.jsonl.gz": b"packed"}, acc=0.25)
 
-    summary = import_study(plan, database, "whole", tmp_path)
+    summary = mirror.add()
     assert counts(summary) == {"created": 1, "waiting": 1}
 
-    client, runs = runs_of(database, "whole")
-    assert list(runs) == [cell.id]
-    run = runs[cell.id]
+    assert list(mirror.runs()) == [cell.id]
+    run = mirror.run(cell)
     assert run.info.status == "FINISHED"
     assert (run.info.start_time, run.info.end_time) == (1_700_000_001_250, 1_700_000_050_250)
     assert run.data.params["optimizer.name"] == "adamw"
@@ -182,16 +228,16 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
     (data,) = run.inputs.dataset_inputs
     assert (data.dataset.name, data.dataset.digest) == ("s", cell.data_digest)
     assert "mlflow.parentRunId" not in run.data.tags
-    history = client.get_metric_history(run.info.run_id, "train/loss")
+    history = mirror.history(run, "train/loss")
     assert sorted((point.step, point.value, point.timestamp) for point in history) == [
         (step, 4.0 / step, 1_700_000_000_250 + 1000 * step) for step in range(1, 51)
     ]
     assert run.data.metrics["test/loss"] == 2.5
-    assert [point.step for point in client.get_metric_history(run.info.run_id, "test/loss")] == [0]
+    assert [point.step for point in mirror.history(run, "test/loss")] == [0]
     assert run.data.metrics["hellaswag/acc"] == 0.25
     assert math.isnan(run.data.metrics["embeddings/isotropy"])
     assert run.data.metrics["embeddings/mean_norm"] == 1.5
-    names = [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
+    names = [artifact.path for artifact in mirror.client.list_artifacts(run.info.run_id)]
     assert names == [
         "cell.json",
         "downstream.documents.jsonl.gz",
@@ -200,7 +246,7 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
         "run.json",
         "test_loss.json",
     ]
-    copy = client.download_artifacts(run.info.run_id, "cell.json", str(tmp_path))
+    copy = mirror.client.download_artifacts(run.info.run_id, "cell.json", str(tmp_path))
     assert json.loads(Path(copy).read_text()) == json.loads((folder / "cell.json").read_text())
 
 
@@ -215,48 +261,47 @@ def write_report(study_dir: Path, text: str) -> None:
     (study_dir / "tables" / "table1.csv").write_text(table)
 
 
-def test_the_study_is_a_run_with_its_report(plan, database, tmp_path):
-    runs, study_dir = tmp_path / "runs", tmp_path / "tracked"
-    import_study(plan, database, "study", runs, study_dir)  # before anything is written
-    client, run = study_run_of(database, "study")
+def test_the_study_is_a_run_with_its_report(tmp_path, mirror):
+    study_dir = tmp_path / "tracked"
+    mirror.add(study_dir)  # before anything is written
+    run = mirror.study_run()
     assert (run.info.run_name, run.info.status) == ("study tracked", "RUNNING")
-    assert client.list_artifacts(run.info.run_id) == []
+    assert mirror.client.list_artifacts(run.info.run_id) == []
     for text in ("first", "second"):
         write_report(study_dir, text)
-        import_study(plan, database, "study", runs, study_dir)
-        _, run = study_run_of(database, "study")
+        mirror.add(study_dir)
+        run = mirror.study_run()
         assert run.info.status == "FINISHED"
         assert run.data.metrics["table1/loss/adamw 20 B 125M"] == 2.5
         assert math.isnan(run.data.metrics["table1/loss/ca 20 B 125M"])
-        path = client.download_artifacts(run.info.run_id, "report/index.html", str(tmp_path))
+        path = mirror.client.download_artifacts(run.info.run_id, "report/index.html", str(tmp_path))
         assert Path(path).read_text() == text
-    import_study(plan, database, "study", runs, study_dir)
-    assert str(study_run_of(database, "study")[1].to_dictionary()) == str(run.to_dictionary())
+    mirror.add(study_dir)
+    assert str(mirror.study_run().to_dictionary()) == str(run.to_dictionary())
 
 
-def test_the_address_opens_on_the_curves_of_the_optimizers(plan, database, tmp_path):
-    cell = next(iter(plan.cells.values()))
-    write_history(tmp_path / cell.id, range(1, 3))
-    summary = import_study(plan, database, "curves", tmp_path)
-    client, runs = runs_of(database, "curves")
-    found = client.get_experiment_by_name("curves")
+def test_the_address_opens_on_the_curves_of_the_optimizers(database, cell, folder, mirror):
+    write_history(folder, range(1, 3))
+    summary = mirror.add()
+    run = mirror.run(cell)
+    found = mirror.experiment
     assert found.tags["mlflow.experimentKind"] == "custom_model_development"
     first, second = json.loads(found.tags[VIEW])["compareRunCharts"]
     assert (first["type"], first["metricKey"]) == ("LINE", "train/loss")
     assert second["metricKey"] == "val/loss"
     # The curves are means over the runs that have one name without their seeds.
     group = json.loads(found.tags[VIEW])["groupBy"].split(".")
-    assert group[:2] == ["tag", "average"] and group[2] in runs[cell.id].data.tags
-    assert "train/loss" in runs[cell.id].data.metrics
+    assert group[:2] == ["tag", "average"] and group[2] in run.data.tags
+    assert "train/loss" in run.data.metrics
     command, address = summary["shown"]
     assert command == f"mlflow ui --backend-store-uri {database}"
     assert f"/#/experiments/{found.experiment_id}/runs?" in address
     key = re.search("viewStateShareKey=(.*)", address)[1]
     assert f"mlflow.sharedViewState.{key}" == VIEW
     # A view of another version of this program is replaced.
-    client.set_experiment_tag(found.experiment_id, VIEW, "{}")
-    import_study(plan, database, "curves", tmp_path)
-    assert client.get_experiment_by_name("curves").tags[VIEW] == found.tags[VIEW]
+    mirror.client.set_experiment_tag(found.experiment_id, VIEW, "{}")
+    mirror.add()
+    assert mirror.experiment.tags[VIEW] == found.tags[VIEW]
 
 
 def test_the_address_of_a_server_has_no_password():
@@ -264,170 +309,131 @@ def test_the_address_of_a_server_has_no_password():
     assert address.startswith("https://me:***@host/mlflow/#/experiments/7/runs?")
 
 
-def models_of(client, experiment: str):
-    return client.search_logged_models([client.get_experiment_by_name(experiment).experiment_id])
-
-
-def test_a_trained_model_is_linked_without_its_weights(plan, database, tmp_path, evaluate):
-    cells = list(plan.cells.values())
-    for cell, model in zip(cells, ("aa", None), strict=True):
-        write_history(tmp_path / cell.id, [25, 50])
-        finish(tmp_path / cell.id, cell, model, "completed" if model else "diverged")
-    cell, folder = cells[0], tmp_path / cells[0].id
-    (folder / "model").mkdir()
+def test_a_trained_model_is_linked_without_its_weights(plan, tmp_path, evaluate, trained, mirror):
+    cell, diverged = plan.cells.values()
+    write_history(tmp_path / diverged.id, [25, 50])
+    finish(tmp_path / diverged.id, diverged, None, "diverged")
+    (trained / "model").mkdir()
     for name in ("README.md", "config.json", "model.safetensors"):
-        (folder / "model" / name).write_text(name)
-    import_study(plan, database, "models", tmp_path)
-    evaluate(folder, "embeddings", kappa=0.5)
-    import_study(plan, database, "models", tmp_path)
+        (trained / "model" / name).write_text(name)
+    mirror.add()
+    evaluate(trained, "embeddings", kappa=0.5)
+    mirror.add()
 
-    client, runs = runs_of(database, "models")
-    (model,) = models_of(client, "models")  # a diverged cell has none
+    run = mirror.run(cell)
+    (model,) = mirror.models()  # a diverged cell has none
     assert model.status == "READY"
-    assert model.source_run_id == runs[cell.id].info.run_id
-    assert model.name == runs[cell.id].info.run_name.replace(".", "_")
+    assert model.source_run_id == run.info.run_id
+    assert model.name == run.info.run_name.replace(".", "_")
     assert model.tags[CELL] == cell.id
-    assert (model.tags["path"], model.tags["sha256"]) == (str(folder / "model"), "aa")
-    assert model.params == {
-        name: runs[cell.id].data.tags[name]
-        for name in ("optimizer", "seed", "tokens", "parameters")
-    }
+    assert (model.tags["path"], model.tags["sha256"]) == (str(trained / "model"), "aa")
+    names = ("optimizer", "seed", "tokens", "parameters")
+    assert model.params == {name: run.data.tags[name] for name in names}
     assert {metric.key: metric.value for metric in model.metrics} == {"embeddings/kappa": 0.5}
-    assert [output.model_id for output in runs[cell.id].outputs.model_outputs] == [model.model_id]
-    assert [artifact.path for artifact in client.list_logged_model_artifacts(model.model_id)] == [
-        "README.md",
-        "config.json",
-    ]
-    assert runs[cell.id].data.tags["model_path"] == str(folder / "model")
-    assert "model_path" not in runs[cells[1].id].data.tags
-    assert runs[cell.id].data.tags["without_seed"] == f"adamw 3.2K {readable_count(cell.n_params)}"
+    assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
+    artifacts = mirror.client.list_logged_model_artifacts(model.model_id)
+    assert [artifact.path for artifact in artifacts] == ["README.md", "config.json"]
+    assert run.data.tags["model_path"] == str(trained / "model")
+    assert "model_path" not in mirror.run(diverged).data.tags
+    assert run.data.tags["without_seed"] == f"adamw 3.2K {readable_count(cell.n_params)}"
 
-    finish(folder, cell, "bb")  # trained anew
-    import_study(plan, database, "models", tmp_path)
-    (model,) = models_of(client, "models")
+    finish(trained, cell, "bb")  # trained anew
+    mirror.add()
+    (model,) = mirror.models()
     assert model.tags["sha256"] == "bb"
 
 
-def test_a_link_that_was_cut_off_is_made_whole(plan, database, tmp_path, monkeypatch):
-    cell = next(iter(plan.cells.values()))
-    write_history(tmp_path / cell.id, [25, 50])
-    finish(tmp_path / cell.id, cell)
+def test_a_link_that_was_cut_off_is_made_whole(monkeypatch, cell, trained, mirror):
     for step in ("log_outputs", "finalize_logged_model"):
         with monkeypatch.context() as patch, pytest.raises(ValueError, match="cut off"):
             patch.setattr(f"mlflow.tracking.MlflowClient.{step}", raise_cut_off)
-            import_study(plan, database, "cut", tmp_path)
-    import_study(plan, database, "cut", tmp_path)
-    client, runs = runs_of(database, "cut")
-    (model,) = models_of(client, "cut")
+            mirror.add()
+    mirror.add()
+    (model,) = mirror.models()
     assert model.status == "READY"
-    assert model.model_id in [output.model_id for output in runs[cell.id].outputs.model_outputs]
+    outputs = mirror.run(cell).outputs.model_outputs
+    assert model.model_id in [output.model_id for output in outputs]
 
 
 def raise_cut_off(*arguments, **options):
     raise OSError("cut off")
 
 
-def test_a_second_import_adds_nothing(plan, database, tmp_path, evaluate):
+def test_a_second_import_adds_nothing(plan, tmp_path, evaluate, mirror):
     for cell in plan.cells.values():
         write_history(tmp_path / cell.id, range(10, 60, 10))
         finish(tmp_path / cell.id, cell)
         evaluate(tmp_path / cell.id, "test", loss=1.0)
-    assert counts(import_study(plan, database, "again", tmp_path)) == {"created": 2}
-    client, before = runs_of(database, "again")
-    assert counts(import_study(plan, database, "again", tmp_path)) == {"unchanged": 2}
-    _, after = runs_of(database, "again")
+    assert mirror.counted() == {"created": 2}
+    before = mirror.runs()
+    assert mirror.counted() == {"unchanged": 2}
+    after = mirror.runs()
     assert {name: run.to_dictionary() for name, run in before.items()} == {
         name: run.to_dictionary() for name, run in after.items()
     }
     for run in after.values():
-        assert len(client.get_metric_history(run.info.run_id, "train/loss")) == 5
-        assert len(client.get_metric_history(run.info.run_id, "test/loss")) == 1
+        assert len(mirror.history(run, "train/loss")) == 5
+        assert len(mirror.history(run, "test/loss")) == 1
 
 
-def test_a_running_cell_is_followed_and_a_resumed_one_is_not_doubled(plan, database, tmp_path):
-    cell = next(iter(plan.cells.values()))
-    folder = tmp_path / cell.id
+def test_a_running_cell_is_followed_and_a_resumed_one_is_not_doubled(cell, folder, mirror):
     write_history(folder, range(1, 21))
     with (folder / "history.jsonl").open("a") as file:
         file.write('{"step": 21, "lo')  # training is writing this line
-    assert counts(import_study(plan, database, "live", tmp_path)) == {"created": 1, "waiting": 1}
-    client, runs = runs_of(database, "live")
-    run_id = runs[cell.id].info.run_id
-    assert runs[cell.id].info.status == "RUNNING"
-    assert len(client.get_metric_history(run_id, "train/loss")) == 20
+    assert mirror.counted() == {"created": 1, "waiting": 1}
+    before = mirror.run(cell)
+    assert before.info.status == "RUNNING"
+    assert len(mirror.history(before, "train/loss")) == 20
 
     # Resumed from the checkpoint of step 10: the rows after it are written again, later.
     rows = [history_row(step) for step in range(1, 11)] + [
         history_row(step, T0 + 500) for step in range(11, 16)
     ]
     (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    import_study(plan, database, "live", tmp_path)
+    mirror.add()
     rows += [history_row(step, T0 + 500) for step in range(16, 51)]
     (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     finish(folder, cell)
-    assert counts(import_study(plan, database, "live", tmp_path)) == {"updated": 1, "waiting": 1}
-    _, runs = runs_of(database, "live")
-    assert runs[cell.id].info.run_id == run_id
-    assert runs[cell.id].info.status == "FINISHED"
-    assert sorted(point.step for point in client.get_metric_history(run_id, "train/loss")) == list(
-        range(1, 51)
-    )
+    assert mirror.counted() == {"updated": 1, "waiting": 1}
+    run = mirror.run(cell)
+    assert run.info.run_id == before.info.run_id
+    assert run.info.status == "FINISHED"
+    steps = [point.step for point in mirror.history(run, "train/loss")]
+    assert sorted(steps) == list(range(1, 51))
 
 
-def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(
-    plan, database, tmp_path, evaluate
-):
-    cell = next(iter(plan.cells.values()))
-    folder = tmp_path / cell.id
-    write_history(folder, [25, 50])
-    finish(folder, cell)
-    import_study(plan, database, "later", tmp_path)
-    evaluate(folder, "test", loss=2.0)
-    assert counts(import_study(plan, database, "later", tmp_path)) == {"updated": 1, "waiting": 1}
-    os.utime(evaluate(folder, "test", loss=1.5), (time.time() + 60, time.time() + 60))
-    import_study(plan, database, "later", tmp_path)
-    _, runs = runs_of(database, "later")
-    assert runs[cell.id].data.metrics["test/loss"] == 1.5
+def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(evaluate, cell, trained, mirror):
+    mirror.add()
+    evaluate(trained, "test", loss=2.0)
+    assert mirror.counted() == {"updated": 1, "waiting": 1}
+    os.utime(evaluate(trained, "test", loss=1.5), (time.time() + 60, time.time() + 60))
+    mirror.add()
+    assert mirror.run(cell).data.metrics["test/loss"] == 1.5
 
 
-def test_hundreds_of_numbers_of_a_model_come_once(plan, database, tmp_path, evaluate):
+def test_hundreds_of_numbers_of_a_model_come_once(evaluate, trained, mirror):
     """MLflow 3.17 fails if more than a hundred numbers of a model come, some of which it has."""
-    cell = next(iter(plan.cells.values()))
-    folder = tmp_path / cell.id
-    write_history(folder, [25, 50])
-    finish(folder, cell)
     numbers = {f"number_{index}": float(index) for index in range(150)}
-    evaluate(folder, "test", loss=2.0, **numbers)
-    import_study(plan, database, "many", tmp_path)
-    evaluate(folder, "embeddings", isotropy=0.5)
-    assert counts(import_study(plan, database, "many", tmp_path)) == {"updated": 1, "waiting": 1}
-    client, runs = runs_of(database, "many")
-    (model,) = client.search_logged_models([runs[cell.id].info.experiment_id])
+    evaluate(trained, "test", loss=2.0, **numbers)
+    mirror.add()
+    evaluate(trained, "embeddings", isotropy=0.5)
+    assert mirror.counted() == {"updated": 1, "waiting": 1}
+    (model,) = mirror.models()
     assert len(model.metrics) == 152
 
 
-def test_a_cell_trained_anew_gets_a_new_run(plan, database, tmp_path):
-    cell = next(iter(plan.cells.values()))
-    folder, experiment = tmp_path / cell.id, "anew"
-    write_history(folder, [25, 50])
-    finish(folder, cell)
-    import_study(plan, database, experiment, tmp_path)
-    client, runs = runs_of(database, experiment)
-    old = runs[cell.id].info.run_id
-    write_history(folder, [25, 50], start=T0 + 1000)
-    assert counts(import_study(plan, database, experiment, tmp_path)) == {
-        "created": 1,
-        "superseded": 1,
-        "waiting": 1,
-    }
-    _, runs = runs_of(database, experiment)
-    assert runs[cell.id].info.run_id != old
-    assert client.get_run(old).info.lifecycle_stage == "deleted"
-    assert client.get_run(old).data.tags["coupled_adam_bench.superseded"] == "true"
-    assert len(models_of(client, experiment)) == 1
+def test_a_cell_trained_anew_gets_a_new_run(cell, trained, mirror):
+    mirror.add()
+    old = mirror.run(cell).info.run_id
+    write_history(trained, [25, 50], start=T0 + 1000)
+    assert mirror.counted() == {"created": 1, "superseded": 1, "waiting": 1}
+    assert mirror.run(cell).info.run_id != old
+    assert mirror.client.get_run(old).info.lifecycle_stage == "deleted"
+    assert mirror.client.get_run(old).data.tags["coupled_adam_bench.superseded"] == "true"
+    assert len(mirror.models()) == 1
 
 
-def test_a_diverged_cell_is_a_failed_run_with_its_reason(plan, database, tmp_path):
+def test_a_diverged_cell_is_a_failed_run_with_its_reason(plan, tmp_path, mirror):
     first, second = plan.cells.values()
     write_history(tmp_path / first.id, [1])
     finish(tmp_path / first.id, first, model=None, status="diverged")
@@ -435,21 +441,20 @@ def test_a_diverged_cell_is_a_failed_run_with_its_reason(plan, database, tmp_pat
     finish(
         tmp_path / second.id, second, model=None, status="diverged"
     )  # before the first row was logged
-    import_study(plan, database, "diverged", tmp_path)
-    _, runs = runs_of(database, "diverged")
+    mirror.add()
     for cell in (first, second):
-        assert runs[cell.id].info.status == "FAILED"
-        assert "loss not finite in step 7" in runs[cell.id].data.tags["mlflow.note.content"]
+        run = mirror.run(cell)
+        assert run.info.status == "FAILED"
+        assert "loss not finite in step 7" in run.data.tags["mlflow.note.content"]
 
 
 @pytest.mark.parametrize(("n_rows", "n_requests"), [(2, 1), (METRICS_PER_REQUEST + 7, 3)])
 def test_numbers_settings_and_tags_share_requests(
-    n_rows, n_requests, plan, database, tmp_path, monkeypatch
+    n_rows, n_requests, monkeypatch, cell, folder, mirror
 ):
     from mlflow.tracking import MlflowClient
 
-    cell = next(iter(plan.cells.values()))
-    write_history(tmp_path / cell.id, range(1, n_rows + 1))  # two metrics each
+    write_history(folder, range(1, n_rows + 1))  # two metrics each
     requests = []
     log_batch = MlflowClient.log_batch
 
@@ -458,10 +463,9 @@ def test_numbers_settings_and_tags_share_requests(
         return log_batch(*arguments, **options)
 
     monkeypatch.setattr(MlflowClient, "log_batch", counted)
-    import_study(plan, database, f"long {n_rows}", tmp_path)
-    client, runs = runs_of(database, f"long {n_rows}")
-    run = runs[cell.id]
-    assert len(client.get_metric_history(run.info.run_id, "train/lr")) == n_rows
+    mirror.add()
+    run = mirror.run(cell)
+    assert len(mirror.history(run, "train/lr")) == n_rows
     assert run.data.params["seed"] == str(cell.seed)
     assert len(requests) == n_requests
 
@@ -471,14 +475,13 @@ def test_numbers_settings_and_tags_share_requests(
     "run.json is broken while a study is imported",
     "a sentence names the file; nothing of that cell is imported",
 )
-def test_a_broken_file_is_named(plan, database, tmp_path):
-    cell = next(iter(plan.cells.values()))
-    write_history(tmp_path / cell.id, [25, 50])
-    path = tmp_path / cell.id / "run.json"
+def test_a_broken_file_is_named(folder, mirror):
+    write_history(folder, [25, 50])
+    path = folder / "run.json"
     path.write_text("{}")
     with pytest.raises(ValueError, match=rf"{re.escape(str(path))}: its contents do not match"):
-        import_study(plan, database, "broken", tmp_path)
-    assert runs_of(database, "broken")[1] == {}
+        mirror.add()
+    assert mirror.runs() == {}
 
 
 def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate, whole):
@@ -511,12 +514,13 @@ def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate, whole):
         assert capfd.readouterr() == ("", "")  # no "View run at" with the server's address
         written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
         assert re.search(rb"p@ss|p%40ss", written) is None
-        client, runs = runs_of(uri, "tracked")
+        mirror = Mirror(plan, uri, "tracked", tmp_path / "runs")
+        runs = mirror.runs()
         assert set(runs) == set(plan.cells)
         for run in runs.values():
             assert run.data.metrics["embeddings/kappa"] == 0.5
             assert math.isnan(run.data.metrics["embeddings/isotropy"])
-            assert [a.path for a in client.list_artifacts(run.info.run_id)] == [
+            assert [a.path for a in mirror.client.list_artifacts(run.info.run_id)] == [
                 "embeddings.json",
                 "run.json",
             ]

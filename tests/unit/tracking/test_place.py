@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import pytest
 from forks import python
+from waits import wait_until
 
 from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.tracking import place
@@ -249,12 +250,8 @@ def test_two_importers_at_once():
     files = [Path("first.txt"), Path("second.txt")]
     with folder_lock(Path("results"), LOCK):
         processes = [python("pipeline", TRACK, Path(), ENVIRONMENT, file) for file in files]
-        deadline = time.monotonic() + 60
-        while not all(
-            file.exists() and "\n" in file.read_text() for file in files
-        ):  # both have come to the lock
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        for file in files:  # both come to the lock
+            wait_until(lambda file=file: file.exists() and "\n" in file.read_text())
     assert [process.wait(120) for process in processes] == [0, 0]
     assert all(
         file.read_text().startswith("waiting for another import into sqlite:///") for file in files

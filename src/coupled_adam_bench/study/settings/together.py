@@ -13,19 +13,6 @@ from coupled_adam_bench.study.settings.grid import all_tables, table_errors
 from coupled_adam_bench.study.settings.protocols import as_yaml
 from coupled_adam_bench.study.settings.sections import Sections
 
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.settings.study import Study
-=======
-from coupled_adam_bench.study.settings.grid import (
-    all_tables,
-    table_errors,
-)
-from coupled_adam_bench.study.settings.protocols import as_yaml
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.settings.study import Study
->>>>>>> m-plugs
-
 
 def problems(study: Sections) -> list[str]:
     """Return what is wrong with a study as ``field: message``."""

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny import tiny_settings
 
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.store.files import write_sealed
@@ -33,6 +33,7 @@ from coupled_adam_bench.tools.estimate.text import describe
 from coupled_adam_bench.training.memory import memory_of, train_mem_mb
 
 CONFIGS = Path(__file__).parents[4] / "workflow" / "config"
+RUNS = Path("results/runs")
 BUDGET = {"gpu": "H200", "gpus": 16, "price_per_gpu_hour": 2.5}
 
 
@@ -41,14 +42,18 @@ def paper() -> Plan:
     return make_plan(load_any_study(CONFIGS / "paper.yaml"), [CONFIGS])
 
 
-@pytest.fixture
-def paper_estimate(paper: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Estimate:
+@pytest.fixture(autouse=True)
+def _in_a_folder_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def paper_estimate(paper: Plan) -> Estimate:
     return estimate_study(paper)
 
 
-def gpu_settings(tiny_study: Callable[..., dict[str, Any]], **changes: Any) -> dict[str, Any]:
-    settings = tiny_study(**changes)
+def gpu_settings(**changes: Any) -> dict[str, Any]:
+    settings = tiny_settings(**changes)
     settings["execution"] |= {"gpus": 1}
     return settings
 
@@ -146,10 +151,9 @@ def test_the_speed_of_the_paper_s_models_by_hand(paper):
 @pytest.mark.parametrize(
     "name", ["paper_small", "paper_large", "paper_sgd", "paper_scale", "paper"]
 )
-def test_gpu_hours_are_those_of_the_readme(name, tmp_path, monkeypatch):
+def test_gpu_hours_are_those_of_the_readme(name):
     page = (CONFIGS.parents[1] / "README.md").read_text()
     (line,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` "))
-    monkeypatch.chdir(tmp_path)
     estimate = estimate_study(make_plan(load_any_study(CONFIGS / f"{name}.yaml"), [CONFIGS]))
     assert line.endswith(f"| {len(estimate.cells)} | {span(*estimate.hours_range)} |")
 
@@ -161,11 +165,9 @@ def test_gpu_hours_are_those_of_the_readme(name, tmp_path, monkeypatch):
         ("A100", "by public logs of others' code", "an estimate for A100 by public logs of"),
     ],
 )
-def test_a_card_that_nobody_has_measured_says_what_its_hours_rest_on(
-    gpu, hours, rests, tiny_study, tmp_path, monkeypatch
-):
-    study = gpu_settings(tiny_study, budget={"gpu": gpu})
-    text = describe(estimated(study, tmp_path, monkeypatch))
+def test_a_card_that_nobody_has_measured_says_what_its_hours_rest_on(gpu, hours, rests):
+    study = gpu_settings(budget={"gpu": gpu})
+    text = describe(estimated(study))
     assert re.search(rf"\nGPU hours  [\d. to]+ {hours}, ", text)
     assert f"The times rest on {rests}" in text
 
@@ -183,13 +185,11 @@ def test_hours_are_a_range_wherever_nobody_has_measured_them(paper_estimate):
 
 
 @pytest.mark.parametrize("settings", [{"budget": {"mfu": 0.4}}, {"execution": {"gpus": 0}}])
-def test_hours_are_a_number_where_there_is_nothing_to_range_over(
-    settings, tiny_study, tmp_path, monkeypatch
-):
-    study = gpu_settings(tiny_study)
+def test_hours_are_a_number_where_there_is_nothing_to_range_over(settings):
+    study = gpu_settings()
     for section, values in settings.items():
         study[section] = study.get(section, {}) | values
-    estimate = estimated(study, tmp_path, monkeypatch)
+    estimate = estimated(study)
     assert estimate.hours_range == pytest.approx(2 * (hours_of(estimate),))
     assert "public logs" not in describe(estimate)
 
@@ -219,16 +219,12 @@ def test_gpus_for_rent_have_hours_price_and_the_cells_that_fit_on_one(paper, pap
     )
 
 
-def test_one_gpu_takes_the_price_and_the_measured_speed_of_the_study(
-    tiny_study, stored, tmp_path, monkeypatch
-):
-    before = estimated(
-        gpu_settings(tiny_study, budget={**BUDGET, "gpu": "L40S"}), tmp_path, monkeypatch
-    )
+def test_one_gpu_takes_the_price_and_the_measured_speed_of_the_study(stored):
+    before = estimated(gpu_settings(budget={**BUDGET, "gpu": "L40S"}))
     rented = {each.gpu: each for each in before.rentals}
     assert (rented["L40S"].price, rented["H100"].price) == (2.5, 3.49)
     done = before.cells[0].cell.id
-    stored(before.plan, tmp_path / "results" / "runs").run(done, **measured(done))
+    stored(before.plan, RUNS).run(done, **measured(done))
     after = estimate_study(before.plan)
     here = {each.gpu: each for each in after.rentals}
     assert here["L40S"].hours_range == pytest.approx(after.hours_left_range)
@@ -245,9 +241,9 @@ def test_one_gpu_takes_the_price_and_the_measured_speed_of_the_study(
     ],
 )
 def test_a_run_is_a_gpu_s_by_its_device_and_not_by_its_build_of_torch(
-    device, mfu, name, on_gpu, tiny_study, stored, tmp_path, monkeypatch
+    device, mfu, name, on_gpu, stored
 ):
-    plan = estimated(gpu_settings(tiny_study), tmp_path, monkeypatch).plan
+    plan = estimated(gpu_settings()).plan
     cell, *_ = plan.cells.values()
     on_gpus = cell.study.execution
     on_cpu = on_gpus.model_copy(update={"gpus": 0})
@@ -256,16 +252,15 @@ def test_a_run_is_a_gpu_s_by_its_device_and_not_by_its_build_of_torch(
         name  # beside CUDA's version, which the default build has on every machine
     )
     record["train"] |= {"device": device}
-    runs = tmp_path / "results" / "runs"
-    stored(plan, runs).run(cell.id, **record)
-    speeds = read_speeds([cell], runs)
+    stored(plan, RUNS).run(cell.id, **record)
+    speeds = read_speeds([cell], RUNS)
     same, other = (on_gpus, on_cpu) if on_gpu else (on_cpu, on_gpus)
     assert speeds.of(cell, same) == (1000, "measured", Spread())
     assert speeds.of(cell, other).source == ("one card" if other.gpus else "estimate")
 
 
-def test_a_study_without_gpus_rents_none(tiny_study, tmp_path, monkeypatch):
-    estimate = estimated(tiny_study(), tmp_path, monkeypatch)
+def test_a_study_without_gpus_rents_none():
+    estimate = estimated(tiny_settings())
     assert estimate.rentals == []
     assert "Rented" not in describe(estimate)
 
@@ -273,17 +268,16 @@ def test_a_study_without_gpus_rents_none(tiny_study, tmp_path, monkeypatch):
 # Any study.
 
 
-def estimated(settings: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Estimate:
-    monkeypatch.chdir(folder)
+def estimated(settings: dict[str, Any]) -> Estimate:
     return estimate_study(make_plan(parse_study(settings)))
 
 
-def test_validation_counts_as_forward_passes(tiny_study, tmp_path, monkeypatch):
-    settings = gpu_settings(tiny_study)
+def test_validation_counts_as_forward_passes():
+    settings = gpu_settings()
 
     def seconds(**execution: Any) -> float:
         settings["execution"] |= execution
-        return estimated(settings, tmp_path, monkeypatch).cells[0].seconds
+        return estimated(settings).cells[0].seconds
 
     without = seconds(eval_every=None)
     # 60 steps of 4 sequences; a forward pass is a third of a step.
@@ -294,10 +288,10 @@ def test_validation_counts_as_forward_passes(tiny_study, tmp_path, monkeypatch):
     )
 
 
-def test_price_and_mfu_that_are_given(tiny_study, tmp_path, monkeypatch):
-    settings = gpu_settings(tiny_study, budget={**BUDGET, "mfu": 0.5, "gpu": "A100"})
+def test_price_and_mfu_that_are_given():
+    settings = gpu_settings(budget={**BUDGET, "mfu": 0.5, "gpu": "A100"})
     settings["execution"]["eval_every"] = None
-    estimate = estimated(settings, tmp_path, monkeypatch)
+    estimate = estimated(settings)
     assert hours_of(estimate) == pytest.approx(estimate.flops / (0.5 * 312e12) / 3600)
     text = describe(estimate)
     assert f"{span(2.5 * hours_of(estimate), 2.5 * hours_of(estimate))} USD, " in text
@@ -307,11 +301,11 @@ def test_price_and_mfu_that_are_given(tiny_study, tmp_path, monkeypatch):
     assert estimate.slots == 16
 
 
-def test_ended_runs_replace_the_estimate(tiny_study, stored, tmp_path, monkeypatch):
-    settings = gpu_settings(tiny_study, budget=BUDGET)
-    before = estimated(settings, tmp_path, monkeypatch)
+def test_ended_runs_replace_the_estimate(stored):
+    settings = gpu_settings(budget=BUDGET)
+    before = estimated(settings)
     done, *others = before.cells
-    stored(before.plan, tmp_path / "results" / "runs").run(done.cell.id, **measured(done.cell.id))
+    stored(before.plan, RUNS).run(done.cell.id, **measured(done.cell.id))
     after = estimate_study(before.plan)
     assert [cell.run is not None for cell in after.cells] == [True] + 5 * [False]
     assert {cell.source for cell in after.cells} == {"measured"}
@@ -327,12 +321,10 @@ def test_ended_runs_replace_the_estimate(tiny_study, stored, tmp_path, monkeypat
     assert "90 s" not in text and "2 min" in text  # what the row's one ended run took
 
 
-def test_energy_is_of_the_steps_of_ended_runs_and_unknown_if_one_does_not_know_it(
-    tiny_study, stored, tmp_path, monkeypatch
-):
-    before = estimated(gpu_settings(tiny_study), tmp_path, monkeypatch)
+def test_energy_is_of_the_steps_of_ended_runs_and_unknown_if_one_does_not_know_it(stored):
+    before = estimated(gpu_settings())
     first, second = (cell.cell.id for cell in before.cells[:2])
-    runs = stored(before.plan, tmp_path / "results" / "runs")
+    runs = stored(before.plan, RUNS)
 
     def run(cell_id, trunk_steps, **energy):
         runs.run(cell_id, **measured(cell_id, **energy) | {"trunk_steps": trunk_steps})
@@ -348,13 +340,13 @@ def test_energy_is_of_the_steps_of_ended_runs_and_unknown_if_one_does_not_know_i
     assert re.search(r"energy so far +unknown", describe(after))
 
 
-def test_an_mfu_of_another_size_is_the_next_best(tiny_study, stored, tmp_path, monkeypatch):
-    settings = gpu_settings(tiny_study)
+def test_an_mfu_of_another_size_is_the_next_best(stored):
+    settings = gpu_settings()
     settings["models"].append({**settings["models"][0], "name": "micro", "d_model": 16})
     settings["grid"][0]["models"] = ["nano", "micro"]
-    before = estimated(settings, tmp_path, monkeypatch)
+    before = estimated(settings)
     nano = before.cells[0].cell
-    stored(before.plan, tmp_path / "results" / "runs").run(nano.id, **measured(nano.id))
+    stored(before.plan, RUNS).run(nano.id, **measured(nano.id))
     after = estimate_study(before.plan)
     micro, *_ = [cell for cell in after.cells if cell.cell.model.name == "micro"]
     assert micro.source == "measured"
@@ -362,16 +354,14 @@ def test_an_mfu_of_another_size_is_the_next_best(tiny_study, stored, tmp_path, m
 
 
 @pytest.mark.parametrize("record", [{}, {"train": None}, {"train": {"seconds": 1.0}}], ids=str)
-def test_a_record_that_lacks_something_counts_for_nothing(
-    record, tiny_study, stored, tmp_path, monkeypatch
-):
-    before = estimated(gpu_settings(tiny_study), tmp_path, monkeypatch)
-    stored(before.plan, tmp_path / "results" / "runs").run(before.cells[0].cell.id, **record)
+def test_a_record_that_lacks_something_counts_for_nothing(record, stored):
+    before = estimated(gpu_settings())
+    stored(before.plan, RUNS).run(before.cells[0].cell.id, **record)
     assert estimate_study(before.plan).cells[0].run is None
 
 
-def test_a_study_on_cpus_has_no_gpus_and_no_price(tiny_study, tmp_path, monkeypatch):
-    estimate = estimated(tiny_study(budget=BUDGET), tmp_path, monkeypatch)
+def test_a_study_on_cpus_has_no_gpus_and_no_price():
+    estimate = estimated(tiny_settings(budget=BUDGET))
     text = describe(estimate)
     assert "GPU" not in text and "USD" not in text
     assert "cost" not in text
@@ -380,24 +370,24 @@ def test_a_study_on_cpus_has_no_gpus_and_no_price(tiny_study, tmp_path, monkeypa
     assert (data.n_tokens, data.bytes, data.is_prepared) == (40_000, 80_000, False)
 
 
-def test_prepared_data_are_measured(tiny_study, tiny_data, tmp_path, monkeypatch):
+def test_prepared_data_are_measured(tiny_data, tmp_path):
     folder = tmp_path / "results" / "data" / tiny_data.name
     folder.mkdir(parents=True)
     (folder / "meta.json").write_bytes((tiny_data / "meta.json").read_bytes())
-    (data,) = estimated(tiny_study(), tmp_path, monkeypatch).data
+    (data,) = estimated(tiny_settings()).data
     assert data.is_prepared and data.preparing_bytes == 0
     assert data.bytes == sum(path.stat().st_size for path in tiny_data.glob("*.bin"))
 
 
-def test_what_cells_share_is_counted_once(tiny_study, tmp_path, monkeypatch):
-    settings = gpu_settings(tiny_study)
+def test_what_cells_share_is_counted_once(tmp_path):
+    settings = gpu_settings()
     settings["training"]["schedule"] = "wsd"
     settings["grid"][0] |= {
         "table": None,
         "tokens": [{"steps": 20}, {"steps": 40}, {"steps": 60}],
         "seeds": [1],
     }
-    estimate = estimated(settings, tmp_path, monkeypatch)
+    estimate = estimated(settings)
     plan = estimate.plan
     assert len(plan.trunks) == 2
     steps = sum(part.steps for part in own_parts(plan).values())
@@ -421,10 +411,10 @@ def test_what_cells_share_is_counted_once(tiny_study, tmp_path, monkeypatch):
     assert estimate_study(plan).hours_left_range < estimate.hours_left_range
 
 
-def test_a_cell_that_takes_more_gpus_than_there_are(tiny_study, tmp_path, monkeypatch):
-    settings = tiny_study(budget={"gpus": 2})
+def test_a_cell_that_takes_more_gpus_than_there_are():
+    settings = tiny_settings(budget={"gpus": 2})
     settings["execution"] |= {"gpus": 4, "parallel": "fsdp"}
-    estimate = estimated(settings, tmp_path, monkeypatch)
+    estimate = estimated(settings)
     assert estimate.slots == 4
     assert "a cell takes 4 GPUs, more than budget.gpus: 2" in describe(estimate)
 
@@ -436,20 +426,19 @@ def test_a_cell_that_takes_more_gpus_than_there_are(tiny_study, tmp_path, monkey
     "The estimate is made: threads are checked where jobs run.",
 )
 @pytest.mark.parametrize("setting", ["evaluation_threads", "train_threads", "data_threads"])
-def test_a_plan_on_a_login_node(setting, tiny_study, tmp_path, monkeypatch):
+def test_a_plan_on_a_login_node(setting, monkeypatch):
     monkeypatch.setattr("coupled_adam_bench.tools.estimate.study.n_processors", lambda: 1)
-    settings = tiny_study()
+    settings = tiny_settings()
     settings["execution"][setting] = 64
-    assert "wall time" in describe(estimated(settings, tmp_path, monkeypatch))
+    assert "wall time" in describe(estimated(settings))
 
 
-def test_studies_on_cpus_and_on_gpus_in_one_folder(tiny_study, tmp_path, monkeypatch):
+def test_studies_on_cpus_and_on_gpus_in_one_folder(tmp_path):
     for name, gpus in (("cpu", 0), ("gpu", 1)):
-        settings = tiny_study(study=name)
+        settings = tiny_settings(study=name)
         settings["grid"][0]["seeds"] = [7 + gpus, 9 + gpus]
         settings["execution"]["gpus"] = gpus
         (tmp_path / f"{name}.yaml").write_text(json.dumps(settings))
-    monkeypatch.chdir(tmp_path)
     plan = make_plan(parse_any_study({"study": "both", "studies": ["cpu", "gpu"]}), [tmp_path])
     assert "GPU hours" in describe(estimate_study(plan))
 
@@ -464,8 +453,8 @@ def test_studies_on_cpus_and_on_gpus_in_one_folder(tiny_study, tmp_path, monkeyp
     "It is refused with its name; the least value leaves time for a first step before the earliest"
     " warning.",
 )
-def test_a_time_limit_that_no_job_could_use_is_refused(tiny_study):
-    settings = tiny_study()
+def test_a_time_limit_that_no_job_could_use_is_refused():
+    settings = tiny_settings()
     settings["execution"]["train_minutes"] = 4
     limit = 60 * parse_study(settings).execution.train_minutes
     assert limit - limit // 4 - 60 >= START_SECONDS  # SLURM may warn a minute too soon
@@ -476,16 +465,16 @@ def test_a_time_limit_that_no_job_could_use_is_refused(tiny_study):
         parse_study(settings)
 
 
-def test_settings_of_the_study_win(tiny_study, tmp_path, monkeypatch):
-    settings = tiny_study()
+def test_settings_of_the_study_win():
+    settings = tiny_settings()
     settings["execution"] |= {"train_mem_mb": 1234, "train_minutes": 77}
-    first, *_ = estimated(settings, tmp_path, monkeypatch).cells
+    first, *_ = estimated(settings).cells
     assert (first.mem_mb, first.minutes) == (1234, 77)
     assert train_minutes([first.part], first.cell.study.execution, Speeds(), attempt=5) == 77
 
 
-def test_small_cells_ask_for_what_they_did(tiny_study, tmp_path, monkeypatch):
-    first, *_ = estimated(tiny_study(), tmp_path, monkeypatch).cells
+def test_small_cells_ask_for_what_they_did():
+    first, *_ = estimated(tiny_settings()).cells
     assert (first.mem_mb, first.minutes) == (4000, 60)
 
 
@@ -537,23 +526,22 @@ def test_memory_of_larger_models_is_larger(paper):
         ("gpu_hours", 3, "unknown key; did you mean 'gpus'?"),
     ],
 )
-def test_a_wrong_budget_is_refused_by_name(field, value, message, tiny_study):
+def test_a_wrong_budget_is_refused_by_name(field, value, message):
     with pytest.raises(ValueError, match="1 invalid setting") as raised:
-        parse_study(tiny_study(budget={field: value}))
+        parse_study(tiny_settings(budget={field: value}))
     assert f"budget.{field}: {message}" in str(raised.value)
 
 
 @pytest.mark.fault("settings", "a price without its card", "refused: the hours differ by card")
-def test_a_price_without_its_card_is_refused(tiny_study):
+def test_a_price_without_its_card_is_refused():
     with pytest.raises(ValueError, match=r"2\.5 is the price of one kind of card") as raised:
-        parse_study(tiny_study(budget={"gpus": 16, "price_per_gpu_hour": 2.5}))
+        parse_study(tiny_settings(budget={"gpus": 16, "price_per_gpu_hour": 2.5}))
     assert "name it with budget.gpu, one of GB200, " in str(raised.value)
-    given = parse_study(tiny_study(budget={"gpu": "A100", "price_per_gpu_hour": 2.5}))
+    given = parse_study(tiny_settings(budget={"gpu": "A100", "price_per_gpu_hour": 2.5}))
     assert parse_study(given.model_dump(mode="json")).budget == given.budget
 
 
-def test_the_quarter_of_an_hour_says_its_minutes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_quarter_of_an_hour_says_its_minutes():
     Path("data/text").mkdir(parents=True)
     Path("data/text/a.txt").write_text("A text.", encoding="utf-8")
     estimate = estimate_study(make_plan(load_any_study(CONFIGS / "quarter_hour.yaml")))
@@ -562,9 +550,9 @@ def test_the_quarter_of_an_hour_says_its_minutes(tmp_path, monkeypatch):
     assert "wall time  at least 9 min on 1 GPU, without evaluation" in describe(estimate)
 
 
-def test_a_folder_has_one_budget(tiny_study, tmp_path):
+def test_a_folder_has_one_budget(tmp_path):
     for name, gpus in (("a", 4), ("b", 8)):
-        settings = tiny_study(study=name, budget={"gpus": gpus})
+        settings = tiny_settings(study=name, budget={"gpus": gpus})
         settings["grid"][0]["seeds"] = [gpus, 1, 2]
         (tmp_path / f"{name}.yaml").write_text(json.dumps(settings))
     both = {"study": "both", "studies": ["a", "b"]}
@@ -578,9 +566,9 @@ def test_a_folder_has_one_budget(tiny_study, tmp_path):
     assert load_plan(tmp_path / "plan.json").budget == plan.budget
 
 
-def test_a_budget_is_part_of_no_cell_and_no_data(tiny_study):
+def test_a_budget_is_part_of_no_cell_and_no_data():
     plain, dear = (
-        make_plan(parse_study(tiny_study(**more)))
+        make_plan(parse_study(tiny_settings(**more)))
         for more in ({}, {"budget": {**BUDGET, "mfu": 0.1}})
     )
     assert list(plain.cells) == list(dear.cells)
@@ -631,10 +619,7 @@ def test_counts(value, text):
 # A study that tunes.
 
 
-def test_candidates_cost_and_their_cells_come_after_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_candidates_cost_and_their_cells_come_after_them():
     plan = make_plan(load_any_study(CONFIGS / "tuned.yaml"))
     estimate = estimate_study(plan)
     assert estimate.n_tokens == 64 * 16 * (9 * 585 + 18 * 292)
@@ -660,9 +645,9 @@ def test_candidates_cost_and_their_cells_come_after_them(
     "A partition ends jobs after some hours, and a study's text is small.",
     "Preparing the data asks for an hour in place of a day; a text of unknown size asks for a day.",
 )
-def test_preparing_data_asks_for_what_the_text_takes(tiny_study, tmp_path):
+def test_preparing_data_asks_for_what_the_text_takes(tmp_path):
     def minutes(changes: dict[str, Any], attempt: int = 1, **execution: Any) -> int:
-        settings = tiny_study()
+        settings = tiny_settings()
         settings["data"] |= changes
         settings["execution"] |= execution
         if "source" in changes:

@@ -3,14 +3,13 @@ import os
 import re
 import shutil
 import subprocess
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from forks import python
-from hub_server import Fault, HubServer
+from hub_server import Fault, HubServer, hub_environment
+from planned import values_of
 from small_models import N_ROWS, build
 
 from coupled_adam_bench.cli import main
@@ -29,31 +28,11 @@ def measured(folder: Path, lists: WordLists = NO_LISTS) -> Measured:
     return measure_model(str(folder), lists, [], known_of=known_of)
 
 
-@pytest.fixture
-def hub() -> Iterator[HubServer]:
-    server = HubServer()
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join(timeout=10)
-
-
 def measure_on_hub(
     hub: HubServer, home: Path, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, since the hub's library reads its address once."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("HF_HUB_OFFLINE", "HF_TOKEN")
-    }
-    environment = (
-        kept
-        | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
-        | variables
-    )
+    environment = hub_environment(hub.url, home) | variables
     command = ["-m", "coupled_adam_bench", "measure", *arguments]
     process = python("pipeline without a hub", command, home.parent, environment)
     out, error = process.communicate(timeout=120)
@@ -80,7 +59,7 @@ def test_of_a_model_on_the_hub_only_the_needed_bytes_are_sent(saved, tmp_path, h
     )
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     (model,) = json.loads(out.read_text())["models"]
-    found = {(row["task"], row["metric"]): row["value"] for row in model["results"]}
+    found = values_of(model["results"])
     whole = measured(saved("llama"))
     for task in ("embeddings", "head"):
         assert found[task, "isotropy"] == whole.value(task, "isotropy")
@@ -159,11 +138,7 @@ def test_the_command(saved, pairs_file, tmp_path, capsys):
     models = json.loads((tmp_path / "out.json").read_text())["models"]
     assert [model["architecture"] for model in models] == ["GPT2LMHeadModel", "LlamaForCausalLM"]
     for model, text in zip(models, lines["embeddings isotropy"], strict=True):
-        (value,) = (
-            row["value"]
-            for row in model["results"]
-            if (row["task"], row["metric"]) == ("embeddings", "isotropy")
-        )
+        value = values_of(model["results"])["embeddings", "isotropy"]
         assert f"{value:.4g}" == text
         assert "no counts of tokens; give --text" in " ".join(model["undefined"])
     assert lines["head isotropy"][0] == "-" != lines["head isotropy"][1]

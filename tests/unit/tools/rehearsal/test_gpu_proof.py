@@ -37,8 +37,27 @@ def proof():
 
 
 @pytest.fixture
+def stub(proof, tmp_path, monkeypatch):
+    """The function that puts a program in the place of the checks of a part, with their limits."""
+
+    def put(program, device="none", **limits):
+        file = tmp_path / "stub.py"
+        file.write_text(program)
+        monkeypatch.setattr(proof, "COMMAND", [sys.executable, str(file)])
+        monkeypatch.setattr(proof, "machine", lambda: {"device": device})
+        monkeypatch.setattr(proof, "CHECKS", limits)
+
+    return put
+
+
+@pytest.fixture
 def common():
     return importlib.import_module("gpu_checks.common")
+
+
+@pytest.fixture
+def right():
+    return importlib.import_module("gpu_checks.right")
 
 
 def rows_of(part, name, common, folder):
@@ -145,14 +164,10 @@ def is_alive(pid):
 
 
 def test_a_check_that_hangs_fails_or_breaks_leaves_the_others_and_its_rows(
-    proof, tmp_path, monkeypatch
+    proof, stub, tmp_path, monkeypatch
 ):
-    stub = tmp_path / "stub.py"
-    stub.write_text(STUB)
-    monkeypatch.setattr(proof, "COMMAND", [sys.executable, str(stub)])
-    monkeypatch.setattr(proof, "machine", lambda: {"device": "none"})
     limits = {"fine": 30, "hangs": 1.5, "wrong": 30, "breaks": 30, "late": 30}
-    monkeypatch.setattr(proof, "CHECKS", {"right": limits})
+    stub(STUB, right=limits)
     monkeypatch.setattr(proof, "TOGETHER", ())
     monkeypatch.setattr(proof, "_LEAST_SECONDS", 0.01)
     written = []
@@ -202,13 +217,9 @@ out.write_text(json.dumps(row))
 """
 
 
-def test_checks_that_are_right_or_wrong_run_side_by_side(proof, tmp_path, monkeypatch):
-    stub = tmp_path / "stub.py"
-    stub.write_text(MEETING)
-    monkeypatch.setattr(proof, "COMMAND", [sys.executable, str(stub)])
-    monkeypatch.setattr(proof, "machine", lambda: {"device": "none"})
+def test_checks_that_are_right_or_wrong_run_side_by_side(proof, stub, tmp_path):
     limits = {"one": 60, "hangs": 5, "other": 60}
-    monkeypatch.setattr(proof, "CHECKS", {"right": limits})
+    stub(MEETING, right=limits)
     # Each of them ends only once all have begun.
     assert not proof.run_part("right", tmp_path, list(limits), False, seconds=60)
     checks = json.loads((tmp_path / "right.json").read_text())["checks"]
@@ -224,12 +235,10 @@ def run_stub(proof, out, minutes, *names, again=False):
     return proof.run_part("fast", out, list(names), False, 60 * minutes, again)
 
 
-def test_the_first_run_freezes_speeds_and_a_later_one_must_come_near(proof, tmp_path, monkeypatch):
-    stub = tmp_path / "stub.py"
-    stub.write_text(SPEED_STUB)
-    monkeypatch.setattr(proof, "COMMAND", [sys.executable, str(stub)])
-    monkeypatch.setattr(proof, "machine", lambda: {"device": "NVIDIA H100"})
-    monkeypatch.setattr(proof, "CHECKS", {"fast": {"speed": 30, "other": 30}})
+def test_the_first_run_freezes_speeds_and_a_later_one_must_come_near(
+    proof, stub, tmp_path, monkeypatch
+):
+    stub(SPEED_STUB, "NVIDIA H100", fast={"speed": 30, "other": 30})
     monkeypatch.setenv("SPEED", "100")
     assert run_stub(proof, tmp_path, 1, "speed")
     frozen = json.loads((tmp_path / proof.FROZEN).read_text())
@@ -263,8 +272,9 @@ def test_a_package_that_is_too_old_is_said_before_the_first_check(proof, tmp_pat
         proof.machine()
 
 
-def test_losses_in_bf16_are_left_to_a_processor_that_has_it(common, tmp_path, monkeypatch, capsys):
-    right = importlib.import_module("gpu_checks.right")
+def test_losses_in_bf16_are_left_to_a_processor_that_has_it(
+    common, right, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(right, "lacks_bf16", lambda: True)
     monkeypatch.setattr(right, "OPTIMIZERS", {"adamw": ("adamw", {})})
     place = tmp_path / "references.json"
@@ -321,8 +331,7 @@ def without_bias_correction():
     return update
 
 
-def test_wrong_kernels_are_found_and_others_rounding_is_none(common, tmp_path, monkeypatch):
-    right = importlib.import_module("gpu_checks.right")
+def test_wrong_kernels_are_found_and_others_rounding_is_none(common, right, tmp_path, monkeypatch):
     monkeypatch.setattr(right, "N_STEPS", (40, 40))
     with common.set_up(True, tmp_path, {}, tmp_path / "references.json") as at:
         cell = right._cpu_cell(at, "fp32", "coupled_adam")
@@ -342,8 +351,7 @@ def test_wrong_kernels_are_found_and_others_rounding_is_none(common, tmp_path, m
     assert right.furthest([float("nan"), 0.0], [1.0, 1.0]) == float("inf")
 
 
-def test_references_are_made_once_and_brought_as_a_file(common, tmp_path, monkeypatch):
-    right = importlib.import_module("gpu_checks.right")
+def test_references_are_made_once_and_brought_as_a_file(common, right, tmp_path, monkeypatch):
     place = tmp_path / "references.json"
     with common.set_up(True, tmp_path, {}, place) as at:
         made = right.reference_losses(at, "fp32", "adamw")

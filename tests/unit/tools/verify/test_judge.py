@@ -70,7 +70,7 @@ def most(level: float) -> float:
     return level + 3.1 * math.sqrt(level * (1 - level) / DRAWS)
 
 
-def test_a_study_that_reproduces_is_seldom_called_other() -> None:
+def test_a_study_that_reproduces_is_seldom_called_other():
     """In the worst case seeds change nothing, and all of their spread is rounding."""
     assert 0.005 < rate() <= most(LEVEL)
     assert rate(repeats=1) <= most(LEVEL)
@@ -79,9 +79,7 @@ def test_a_study_that_reproduces_is_seldom_called_other() -> None:
     assert rate(rounding=0.3, repeats=1) < 0.01
 
 
-def test_spreads_that_differ_from_group_to_group_keep_the_promise_where_rounding_is_half_of_them() -> (
-    None
-):
+def test_spreads_that_differ_from_group_to_group_keep_the_promise_where_rounding_is_half_of_them():
     assert rate(uneven=0.5, rounding=0.5) <= most(LEVEL)
 
 
@@ -107,7 +105,7 @@ def test_how_often_a_forged_number_is_found(
     assert least <= rate(rounding=rounding, forged=forged, one=one) <= most_found
 
 
-def test_a_forged_number_is_found_by_repeats_and_by_seeds_alone() -> None:
+def test_a_forged_number_is_found_by_repeats_and_by_seeds_alone():
     assert rate(rounding=0.01, forged=1.0, n_seeds=1) > 0.9
     assert rate(rounding=0.3, repeats=1, forged=8.0) > 0.9
 
@@ -118,7 +116,7 @@ def test_a_forged_number_is_found_by_repeats_and_by_seeds_alone() -> None:
     "`verify` does not say that it was reproduced, since the weights are the same.",
 )
 @pytest.mark.parametrize("by", [2e-6, -0.0099, math.nan])
-def test_from_the_same_weights_comes_the_same_number(by: float) -> None:
+def test_from_the_same_weights_comes_the_same_number(by: float):
     number, other = METRICS[:2]
     recorded, here = {number: 1.0 + by, other: 100.0 + 5e-5}, {number: 1.0, other: 100.0}
     seeds = [{"a": {number: 1.0}, "b": {number: 9.0}}]  # whose spread would allow it

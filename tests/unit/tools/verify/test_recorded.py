@@ -3,7 +3,6 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ MANIFESTS = sorted(
     "A manifest has settings that sections of this version no longer have.",
     "They are left out wherever they stand, and the rest is read as it is.",
 )
-def test_settings_that_sections_no_longer_have_are_left_out(tiny_study: Any) -> None:
+def test_settings_that_sections_no_longer_have_are_left_out(tiny_study):
     now = tiny_study()
     then = json.loads(json.dumps(now))
     then["grid"][0]["data_seeds"] = None
@@ -37,7 +36,7 @@ def test_settings_that_sections_no_longer_have_are_left_out(tiny_study: Any) -> 
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.parent.name)
-def test_all_manifests_that_come_along_can_be_read(path: Path) -> None:
+def test_all_manifests_that_come_along_can_be_read(path):
     written = path.read_bytes()
     manifest = json.loads(gzip.decompress(written) if path.suffix == ".gz" else written)
     for study in manifest["studies"]:
