@@ -38,6 +38,7 @@ from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.store.runs import write_run
+from coupled_adam_bench.study import settings
 from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES, BANDS, NEVER_SEEN
 from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import make_plan
