@@ -9,7 +9,7 @@ import pytest
 from hub_server import Here, HubServer, serving
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from coupled_adam_bench.study.config import Study, parse_study
+from coupled_adam_bench.study.settings import Study, parse_study
 
 SAMPLE = (
     "It was the best of times, it wasn't the worst; 1984 was 12,345.67 % better.\n\n\tdef main():\n"

@@ -26,7 +26,7 @@ from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.gpt2 import GPT2Block
 from coupled_adam_bench.models.plug_ins import ArchitecturePlugIn, InitializationPlugIn
 from coupled_adam_bench.models.stablelm import StableLM, rotate
-from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.settings import Training
 from coupled_adam_bench.training.order import DataOrderPlugIn
 
 ATTENTION_SCALE = 0.12

@@ -13,9 +13,9 @@ from coupled_adam_bench.data.bins import SPLITS, Bin, Meta, token_dtype
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.data.tokenizers import load_encoder
 from coupled_adam_bench.store.files import atomic_path
-from coupled_adam_bench.study.config import OwnSource, Study
-from coupled_adam_bench.study.inputs import files_of_own_source
-from coupled_adam_bench.study.plug_ins import Contract, class_of, made
+from coupled_adam_bench.study.plan.inputs import files_of_own_source
+from coupled_adam_bench.study.plan.plug_ins import Contract, class_of, made
+from coupled_adam_bench.study.settings import OwnSource, Study
 
 
 class SourcePlugIn(Contract, ABC):

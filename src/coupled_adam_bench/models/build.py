@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from coupled_adam_bench.models import contexts, gpt2, stablelm
 from coupled_adam_bench.models.base import Family, LanguageModel
 from coupled_adam_bench.models.plug_ins import own_model
-from coupled_adam_bench.study.architectures import ArchitectureName
-from coupled_adam_bench.study.config import Model
-from coupled_adam_bench.study.config.plug_ins import Own
+from coupled_adam_bench.study.catalogue.architectures import ArchitectureName
+from coupled_adam_bench.study.settings import Model
+from coupled_adam_bench.study.settings.plug_ins import Own
 
 
 def family_of(architecture: ArchitectureName) -> Family:

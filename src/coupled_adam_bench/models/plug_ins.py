@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from coupled_adam_bench.models.base import LanguageModel
-from coupled_adam_bench.study.config import Model, Training
-from coupled_adam_bench.study.config.plug_ins import Own
-from coupled_adam_bench.study.plug_ins import Contract, made
+from coupled_adam_bench.study.plan.plug_ins import Contract, made
+from coupled_adam_bench.study.settings import Model, Training
+from coupled_adam_bench.study.settings.plug_ins import Own
 
 
 class ArchitecturePlugIn(LanguageModel, Contract, ABC):

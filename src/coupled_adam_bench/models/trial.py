@@ -7,7 +7,7 @@ from torch import Tensor
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.plug_ins import initialization, n_own_parameters
-from coupled_adam_bench.study.config import Model, Own, Study
+from coupled_adam_bench.study.settings import Model, Own, Study
 
 _VOCABULARY, _SEQ_LEN = 64, 8
 _CLOSE = 1e-3

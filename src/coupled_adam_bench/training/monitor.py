@@ -14,8 +14,8 @@ import torch
 from coupled_adam_bench.machine.device import processor
 from coupled_adam_bench.machine.gpus import find_gpu
 from coupled_adam_bench.machine.process import git_revision
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.inputs import own_code
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.inputs import own_code
 
 
 def peak_flops(device: torch.device) -> float | None:

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from coupled_adam_bench.data.bins import count_starts, philox, sample_offsets
-from coupled_adam_bench.study.config import Own, Training
-from coupled_adam_bench.study.plug_ins import Contract, made
+from coupled_adam_bench.study.plan.plug_ins import Contract, made
+from coupled_adam_bench.study.settings import Own, Training
 
 _SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
 

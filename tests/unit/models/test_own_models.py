@@ -14,9 +14,9 @@ from coupled_adam_bench.models.export import load_model, model_card, save_model
 from coupled_adam_bench.models.plug_ins import n_own_parameters
 from coupled_adam_bench.models.trial import try_models
 from coupled_adam_bench.store.files import read_json
-from coupled_adam_bench.study.config import Model, Study, parse_study
-from coupled_adam_bench.study.inputs import with_code
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.plan.inputs import with_code
+from coupled_adam_bench.study.settings import Model, Study, parse_study
 
 CODE = """
 import torch

@@ -9,9 +9,9 @@ import pytest
 
 from coupled_adam_bench.data.bins import load_meta, open_tokens
 from coupled_adam_bench.data.prepare import prepare
-from coupled_adam_bench.study.cells import data_digest, data_id
-from coupled_adam_bench.study.config import Own, Study
-from coupled_adam_bench.study.inputs import with_code
+from coupled_adam_bench.study.plan.cells import data_digest, data_id
+from coupled_adam_bench.study.plan.inputs import with_code
+from coupled_adam_bench.study.settings import Own, Study
 
 FilesStudy = Callable[..., Study]
 PATH = "research.plugins.token_files.TokenFiles"

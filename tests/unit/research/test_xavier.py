@@ -5,7 +5,7 @@ import torch
 from research.plugins.xavier import XavierLinear
 
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.study.config import Model
+from coupled_adam_bench.study.settings import Model
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coupled_adam_bench.study.config import Study, Training, parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import Study, Training, parse_study
 from coupled_adam_bench.training.order import checked, order_of, try_data_order
 from coupled_adam_bench.training.trial import try_optimizers
 
