@@ -25,8 +25,9 @@ from coupled_adam_bench.report.figures.style import (
     tokens_axis,
     zero_line,
 )
-from coupled_adam_bench.results.groups import Group, Setup
+from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.results.setups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.candidates import STATISTIC, place_of
 from coupled_adam_bench.statistics.declared import Material
