@@ -25,8 +25,9 @@ from coupled_adam_bench.report.figures.style import (
     zero_line,
 )
 from coupled_adam_bench.report.plug_ins import FigurePlugIn
-from coupled_adam_bench.results.groups import Group, Layout, Setup, layout_of
+from coupled_adam_bench.results.groups import Group, Layout, layout_of
 from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.results.setups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.lines import TOKENS, Trend

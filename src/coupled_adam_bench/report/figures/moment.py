@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from coupled_adam_bench.report.figures import plain
 from coupled_adam_bench.report.figures.histories import draw_mean
 from coupled_adam_bench.report.figures.style import STYLES, add_legend, panels
-from coupled_adam_bench.results.groups import Layout, Setup
+from coupled_adam_bench.results.groups import Layout
+from coupled_adam_bench.results.setups import Setup
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalogue.names import ADAM

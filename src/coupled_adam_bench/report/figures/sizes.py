@@ -24,7 +24,8 @@ from coupled_adam_bench.report.figures.style import (
     panels,
     tokens_axis,
 )
-from coupled_adam_bench.results.groups import Group, Setup
+from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.setups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.candidates import STATISTIC, place_of
 from coupled_adam_bench.statistics.declared import Material

@@ -319,6 +319,9 @@ def test_ended_runs_replace_the_estimate(stored):
         and "The times rest on speeds of ended runs. The ended runs took " in text
     )
     assert "90 s" not in text and "2 min" in text  # what the row's one ended run took
+    # Two numbers of hours say what each of them is.
+    assert re.search(r"GPU hours +[^\n]+ by the medians of ended runs, ", text)
+    assert re.search(r"GPU hours taken +\S+ by the runs that ended", text)
 
 
 def test_energy_is_of_the_steps_of_ended_runs_and_unknown_if_one_does_not_know_it(stored):
