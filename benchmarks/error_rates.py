@@ -25,7 +25,7 @@ from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.loss_curves import needed_tokens
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.student import ALPHA, equivalence_p, t_test
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 
 Floats = NDArray[np.float64]
 TESTS = ("t-test", "Welch", "paired", "sign flips")

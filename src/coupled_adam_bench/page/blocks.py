@@ -16,7 +16,7 @@ from markupsafe import Markup
 from coupled_adam_bench.page.formats import p_value
 from coupled_adam_bench.results.facts import ALPHA
 from coupled_adam_bench.results.groups import GROUP, Group, longest_groups
-from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import Metric
 
 R = TypeVar("R")
 Kind = Literal["text", "wrap", "number", "row", "rows"]

@@ -25,7 +25,7 @@ from coupled_adam_bench.results.groups import GROUP
 from coupled_adam_bench.statistics import paired_text
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Row
 from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 
 _TEXT: tuple[tuple[str, Kind] | Metric, ...] = (
     *PLACE,

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coupled_adam_bench.study.cells import readable_count
-from coupled_adam_bench.study.config import Model, Study
-from coupled_adam_bench.study.config.base import as_seen
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import readable_count
+from coupled_adam_bench.study.settings import Model, Study
+from coupled_adam_bench.study.settings.base import as_seen
 
 # The settings of a study that can change a number, data, models and optimizers left out.
 _RECIPE: Any = {

@@ -34,7 +34,7 @@ from coupled_adam_bench.statistics.lines import TOKENS, trend_of, upper_tail
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.preregistered import Check, in_advance, meant_groups, plan_checks
 from coupled_adam_bench.statistics.student import NO_SPREAD, holm, t_ratio, t_test
-from coupled_adam_bench.study.preregistration import Hypothesis
+from coupled_adam_bench.study.plan.preregistration import Hypothesis
 
 CONFIRMED, NOT_CONFIRMED, OPEN = "confirmed", "not confirmed", "not yet decided"
 """What becomes of a hypothesis."""

@@ -17,7 +17,7 @@ from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.rounding import rounding_of
 from coupled_adam_bench.results.study_results import StudyResults, rivals
 from coupled_adam_bench.statistics.student import NO_INTERVAL, one_sided_p, t_quantile
-from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import Metric
 
 Floats = NDArray[np.float64]
 NO_CROSSING = "no crossing in the range"

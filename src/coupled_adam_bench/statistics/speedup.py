@@ -40,7 +40,7 @@ from coupled_adam_bench.statistics.loss_curves import (
     reference_of,
 )
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.study.cells import Cell, readable_count
+from coupled_adam_bench.study.plan.cells import Cell, readable_count
 
 
 def _is_tuned(cell: Cell) -> bool:

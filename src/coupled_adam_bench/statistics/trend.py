@@ -50,7 +50,7 @@ from coupled_adam_bench.statistics.student import (
     t_ratio,
     two_sided_p,
 )
-from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.study.plan.cells import readable_count
 
 CROSSING = "tokens at 0, N = "
 """A term of each size, whose number of parameters follows: at how many tokens the fitted difference

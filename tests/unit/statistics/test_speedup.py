@@ -23,8 +23,8 @@ from coupled_adam_bench.statistics.loss_curves import (
 )
 from coupled_adam_bench.statistics.speedup import FLIPS, STATISTIC
 from coupled_adam_bench.statistics.student import NO_INTERVAL
-from coupled_adam_bench.study.config import Optimizer, parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import Optimizer, parse_study
 
 GRID = (100, 200, 400)
 NOISE = {tokens: 0.01 * np.random.default_rng(tokens).normal(size=3) for tokens in (*GRID, 800, 0)}

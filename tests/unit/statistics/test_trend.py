@@ -13,9 +13,9 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.lines import fit_line, trends, upper_tail
 from coupled_adam_bench.statistics.student import NO_INTERVAL, NO_SPREAD
 from coupled_adam_bench.statistics.trend import STATISTIC
-from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 NAN = math.nan
 GRID = [(x, z) for x in (1.0, 2.0, 3.0) for z in (5.0, 6.5)]

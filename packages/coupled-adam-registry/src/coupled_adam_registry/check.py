@@ -22,8 +22,8 @@ from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.report import manifest
 from coupled_adam_bench.report.record import study_files
 from coupled_adam_bench.store.runs import FINISHED
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.cells import data_digest
+from coupled_adam_bench.study.catalogue.stages import STAGES
+from coupled_adam_bench.study.plan.cells import data_digest
 from coupled_adam_bench.tools.verify import verify
 from coupled_adam_bench.tools.verify.judge import Outcome
 from coupled_adam_bench.tools.verify.recorded import Recorded, known_settings

@@ -34,8 +34,9 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.lines import TOKENS, Trend, trends
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import t_quantile
-from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
-from coupled_adam_bench.study.tuning import Tuning
+from coupled_adam_bench.study.catalogue.bands import RAREST
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.plan.tuning import Tuning
 
 
 def _drawn_groups(study: StudyResults) -> list[Group]:
