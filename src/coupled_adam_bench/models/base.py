@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,19 @@ from coupled_adam_bench.models.cross_entropy import (
     token_cross_entropy,
 )
 
-if TYPE_CHECKING:
-    from coupled_adam_bench.models.plug_ins import InitializationPlugIn
-
 LAYER_NORM_EPS = 1e-5  # [C]
 IN_FLOAT32 = {"cpu"}
 """Devices whose attention is slower in bfloat16, the backward pass above all
 (docs/gpu.md)."""
+
+
+class Initialization(Protocol):
+    """What fills the initial matrices in place of a normal distribution."""
+
+    def fill(
+        self, name: str, matrix: Tensor, model: "LanguageModel", generator: torch.Generator
+    ) -> None:
+        """Fill a matrix in place with its initial values, drawn by ``generator``."""
 
 
 def _is_in_float32(device: str) -> bool:
@@ -176,7 +182,7 @@ class LanguageModel(nn.Module, ABC):
         )
 
     def initial_values(
-        self, seed: int, std: "float | InitializationPlugIn"
+        self, seed: int, std: "float | Initialization"
     ) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Yield every parameter with its whole initial value on the CPU; parameters may be sharded
         or on ``meta``.
@@ -201,7 +207,7 @@ class LanguageModel(nn.Module, ABC):
         return std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
 
     @torch.no_grad()
-    def init_weights(self, seed: int, std: "float | InitializationPlugIn") -> None:
+    def init_weights(self, seed: int, std: "float | Initialization") -> None:
         """Set all parameters to their initial values (see :meth:`initial_values`)."""
         for parameter, value in self.initial_values(seed, std):
             parameter.copy_(value)
