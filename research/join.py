@@ -63,11 +63,16 @@ def joined_results(own: pd.DataFrame, other: pd.DataFrame, taken: set[str]) -> p
     return lines.sort_values("cell", key=lambda cells: cells.map(order), kind="stable")
 
 
-def joined_manifest(own: dict[str, Any], taken: dict[str, Any]) -> dict[str, Any]:
-    """Return a study's manifest with the taken cells, without its seal."""
+def joined_manifest(
+    own: dict[str, Any], taken: dict[str, Any], other: dict[str, Any]
+) -> dict[str, Any]:
+    """Return a study's manifest with the taken cells, and with the other's record of data that were
+    not prepared again, without its seal."""
     cells = [taken.get(cell["cell"], cell) for cell in own["cells"]]
+    theirs = {data["id"]: data for data in other["data"]}
+    data = [each if each["meta"] else theirs.get(each["id"], each) for each in own["data"]]
     kept = {key: value for key, value in own.items() if key not in {"sha256", "seal"}}
-    return kept | {"cells": cells}
+    return kept | {"cells": cells, "data": data}
 
 
 def write_statistics(study: str, folder: Path) -> None:
@@ -96,17 +101,13 @@ def main() -> None:
         folder.mkdir()
         other.mkdir()
         unpack(arguments.other, other)
-        own = read_manifest(arguments.results)
+        own, theirs = read_manifest(arguments.results), read_manifest(other)
         missing = {cell["cell"] for cell in own["cells"]} - set(trained(own))
-        taken = {
-            cell: record
-            for cell, record in trained(read_manifest(other)).items()
-            if cell in missing
-        }
+        taken = {cell: record for cell, record in trained(theirs).items() if cell in missing}
         need(taken, f"{arguments.other}: it has no cell that {arguments.results} lacks")
         results = joined_results(read_results(arguments.results), read_results(other), set(taken))
         results.to_csv(folder / "results.csv", index=False, lineterminator="\n")
-        write_manifest(joined_manifest(own, taken), folder)
+        write_manifest(joined_manifest(own, taken, theirs), folder)
         for name in ("results.csv", "manifest.json"):
             packed = gzip.compress((folder / name).read_bytes(), mtime=0)
             (bundle_of(arguments.study) / f"{name}.gz").write_bytes(packed)
