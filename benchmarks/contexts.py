@@ -21,7 +21,7 @@ import torch
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.cross_entropy import sum_cross_entropy
 from coupled_adam_bench.optim.build import build_optimizers
-from coupled_adam_bench.study.config import (
+from coupled_adam_bench.study.settings import (
     AdamWSettings,
     CoupledAdamSettings,
     EmberSettings,

@@ -24,7 +24,7 @@ from coupled_adam_bench.results.choices import Tried, choose
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.pairs import compare_all, correct
 from coupled_adam_bench.statistics.student import ALPHA, equivalence_p, t_test
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_registry.loss_curves import needed_tokens
 
 Floats = NDArray[np.float64]

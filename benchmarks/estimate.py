@@ -6,14 +6,15 @@ nothing.
 
 from pathlib import Path
 
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import load_any_study
+from coupled_adam_bench.tools.estimate.quantities import span
+
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import load_any_study
 from coupled_adam_bench.tools.estimate.public_logs import public_logs, public_residual
 from coupled_adam_bench.tools.estimate.roofline import step_parts
 from coupled_adam_bench.tools.estimate.speed import estimated_mfu
 from coupled_adam_bench.tools.estimate.study import estimate_study
-from coupled_adam_bench.tools.estimate.text import span
 from coupled_adam_bench.training.memory import local_sequences, memory_of
 
 CONFIGS = Path(__file__).parents[1] / "workflow" / "config"

@@ -28,9 +28,9 @@ from typing import Any
 from allocator import SETTINGS
 
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study import cells
-from coupled_adam_bench.study.config import Study, parse_study
-from coupled_adam_bench.study.presets import PAPER_TASKS
+from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
+from coupled_adam_bench.study.plan import cells
+from coupled_adam_bench.study.settings import Study, parse_study
 
 NO_TEXT = "benchmark-0123456789"
 """The id of data without a text, of which only the tokenizer is there."""
@@ -154,7 +154,8 @@ def spread(tasks: dict[str, Any], limit: int) -> None:
 def measure(side: str, study: Study, device: str, limit: int) -> dict[str, Any]:
     """Score all tasks; return seconds and documents of each, and the memory before and at the
     peak."""
-    from coupled_adam_bench.evaluation.downstream import load_tasks, run_tasks
+    from coupled_adam_bench.evaluation.task_loading import load_tasks
+    from coupled_adam_bench.evaluation.task_scores import run_tasks
 
     found: dict[str, Any] = {"tasks": {}, "documents": []}
     with load_tasks(study, data_id(study)) as loaded:

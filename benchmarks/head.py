@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from coupled_adam_bench.models.cross_entropy import by_log_softmax, sum_with_z_loss
 from coupled_adam_bench.optim.build import Optimizers, build_embedding_optimizer
-from coupled_adam_bench.study.config import AdamWSettings, Training
+from coupled_adam_bench.study.settings import AdamWSettings, Training
 
 SETTINGS: dict[str, dict[str, object]] = {
     "none": {},

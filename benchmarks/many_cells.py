@@ -24,9 +24,9 @@ from coupled_adam_bench.records.stored import beside, measured_cells
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 N_MODELS, N_SEEDS, OTHER_ROWS = 10, 3, 50
 TEMPLATES = Path(__file__).parents[1] / "templates"

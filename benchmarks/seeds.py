@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.study.config import Training
-from coupled_adam_bench.study.config.protocols import PROTOCOLS, preset
+from coupled_adam_bench.study.settings import Training
+from coupled_adam_bench.study.settings.protocols import PROTOCOLS, preset
 from coupled_adam_bench.training.order import WindowOrder
 
 OPENWEBTEXT_TOKENS = 9_035_582_198

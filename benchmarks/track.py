@@ -25,10 +25,10 @@ from many_cells import plan_of
 from coupled_adam_bench.models.export import model_card
 from coupled_adam_bench.records.stored import Measurement, beside, measured_cells
 from coupled_adam_bench.store.files import write_json, write_sealed, write_text
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import load_any_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import load_any_study
 from coupled_adam_bench.tracking.importing import import_study
 
 T0 = 1_790_000_000.0

@@ -26,8 +26,8 @@ from typing import Any
 
 from coupled_adam_bench.store.files import read_json, write_sealed
 from coupled_adam_bench.store.paths import run_dir
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 PLAN = Path("plan.json")
 COMMAND = [sys.executable, "-m", "coupled_adam_bench"]

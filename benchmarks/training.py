@@ -40,8 +40,8 @@ from torch.profiler import ProfilerActivity, profile
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.machine.surroundings import LAUNCHER
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training.distributed import open_group
 from coupled_adam_bench.training.monitor import peak_flops, peak_memory_bytes
 from coupled_adam_bench.training.trainer import Trainer

@@ -22,7 +22,7 @@ from research.plugins.trend_lines import predicted
 
 from coupled_adam_bench.statistics.lines import PARAMETERS, TOKENS, Trend, fit_line, upper_tail
 from coupled_adam_bench.statistics.student import ALPHA, t_quantile
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 
 Floats = NDArray[np.float64]
 LOG_TOKENS, LOG_SIZES = np.array([-1.0, 0.0, 1.0]), np.array([-1.0, 0.0, 1.0])

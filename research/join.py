@@ -29,7 +29,7 @@ from tables import unpack, write_tables  # noqa: E402
 from coupled_adam_bench.report.contents import statistics_of  # noqa: E402
 from coupled_adam_bench.report.make import Places, material_of  # noqa: E402
 from coupled_adam_bench.report.manifest import write_manifest  # noqa: E402
-from coupled_adam_bench.study.preregistration import read_stated  # noqa: E402
+from coupled_adam_bench.study.plan.preregistration import read_stated  # noqa: E402
 from coupled_adam_bench.tools.verify.recorded import read_recorded  # noqa: E402
 
 

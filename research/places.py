@@ -25,8 +25,8 @@ from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, records
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.paired import paired_test
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config.optimizers import rate_factor
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings.optimizers import rate_factor
 from coupled_adam_bench.tools.verify.recorded import read_recorded
 
 PLACE_AND_PAIR = ("table", "n_params", "n_tokens", "recipe", "metric", "optimizer", "reference")

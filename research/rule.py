@@ -47,7 +47,7 @@ from places import (
 )
 
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan.cells import Cell
 
 SUMMARY = "research/README.md"
 PAPER_BATCH, PAPER_RATE = 98_304, 6e-4

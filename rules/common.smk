@@ -23,11 +23,11 @@ from coupled_adam_bench.machine.visible_gpus import visible_gpus
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import await_files, digest
-from coupled_adam_bench.study import versions
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.config import parse_any_study
-from coupled_adam_bench.study.config.reading import check_files
+from coupled_adam_bench.study.catalogue import versions
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import make_plan, read_plan_file
+from coupled_adam_bench.study.settings import parse_any_study
+from coupled_adam_bench.study.settings.reading import check_files
 
 # A Snakemake in a job of a cluster does not outlive its job.
 if workflow.remote_exec:

@@ -7,9 +7,9 @@ import time
 
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS, FIGURES, figure_names
 from coupled_adam_bench.store.paths import IMPORT_SUMMARY
-from coupled_adam_bench.study.catalog.contents import STATISTICS
-from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.study.plug_ins import check_names, code_of_report
+from coupled_adam_bench.study.catalogue.contents import STATISTICS
+from coupled_adam_bench.study.catalogue.tables import SETUP_TABLES, TABLE_ENDINGS
+from coupled_adam_bench.study.plan.plug_ins import check_names, code_of_report
 
 
 localrules:

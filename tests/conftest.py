@@ -23,11 +23,11 @@ from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import parse_study
 
 # Tests run on whole machines and beside each other: a fixed, small number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

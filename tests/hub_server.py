@@ -28,8 +28,8 @@ import pytest
 from forks import python
 
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 LFS_BYTES = 1000
 """Files of this size and more are in the store of large files, to which the server redirects."""

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from coupled_adam_bench.study.cells import Cell, block_cells
-from coupled_adam_bench.study.config import Study
-from coupled_adam_bench.study.plan import Plan, _plan
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell, block_cells
+from coupled_adam_bench.study.plan.plan import _plan
+from coupled_adam_bench.study.settings import Study
 
 
 @dataclass(frozen=True)

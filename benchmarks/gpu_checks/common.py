@@ -21,9 +21,9 @@ from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.machine.gpus import GPUS, find_gpu
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Execution, parse_study
 from coupled_adam_bench.tools.estimate.public_logs import log_line
 from coupled_adam_bench.tools.estimate.roofline import step_parts
 from coupled_adam_bench.training.distributed import WorkerGroup

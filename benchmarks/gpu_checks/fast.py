@@ -29,7 +29,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as profiled
 
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.training.memory import memory_of
 from coupled_adam_bench.training.monitor import peak_flops
 from coupled_adam_bench.training.trainer import Trainer

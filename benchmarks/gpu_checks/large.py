@@ -10,7 +10,7 @@ from gpu_checks.right import requests
 
 from coupled_adam_bench.evaluation.held_out_loss import all_starts, mean_loss, windows_at
 from coupled_adam_bench.evaluation.scoring import Scorer
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan.cells import Cell
 
 # The paper's batches; of 1.3B the share of one of its eight GPUs.
 SIZES = {

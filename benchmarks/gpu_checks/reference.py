@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from coupled_adam_bench.data.bins import open_tokens
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.schedule import learning_rate_factor
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.schedule import learning_rate_factor
 from coupled_adam_bench.training.order import WindowOrder
 
 Step = Callable[[int], tuple[Tensor, Any]]

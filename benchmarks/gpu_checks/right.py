@@ -17,16 +17,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from coupled_adam_bench.evaluation.trees import TokenRequest
 from gpu_checks.command import Command, reaches
 from gpu_checks.common import At, Row, Rows, relative_error, write_tokens, zipf_tokens
 from torch import Tensor, nn
 
-from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest
+from coupled_adam_bench.evaluation.scoring import Scorer
 from coupled_adam_bench.machine.device import lacks_bf16
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.cross_entropy import ChunkLoss
 from coupled_adam_bench.models.export import save_model
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan.cells import Cell
 
 FP32, BF16_KERNEL = 1e-6, 2**-8
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}

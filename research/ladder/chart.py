@@ -35,7 +35,7 @@ from tables import unpack  # noqa: E402
 from coupled_adam_bench.data.bins import UNIGRAM, open_tokens  # noqa: E402
 from coupled_adam_bench.statistics.occupancy import beta2_of  # noqa: E402
 from coupled_adam_bench.store.paths import data_dir, run_dir  # noqa: E402
-from coupled_adam_bench.study.cells import Cell  # noqa: E402
+from coupled_adam_bench.study.plan.cells import Cell  # noqa: E402
 from coupled_adam_bench.tools.verify.recorded import read_recorded  # noqa: E402
 
 LABELS = {"adamw": "Adam", "adam_mini": "Adam-mini", "coupled_adam": "Coupled Adam"}

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
+from coupled_adam_bench.study.catalogue.bands import BANDS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -25,8 +26,8 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.report.plug_ins import FigurePlugIn
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.plan.cells import Cell
 
 
 def seen(calibration: Mapping[str, Sequence[Any]], kind: str) -> Points:

@@ -21,7 +21,7 @@ from coupled_adam_bench.report.figures.style import (
 from coupled_adam_bench.report.plug_ins import FigurePlugIn
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.runs import run_history
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan
 
 

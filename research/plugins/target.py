@@ -40,9 +40,9 @@ from coupled_adam_bench.statistics.declared import (
 from coupled_adam_bench.statistics.plug_ins import StatisticPlugIn
 from coupled_adam_bench.statistics.student import NO_SPREAD, one_sided_p, t_ratio
 from coupled_adam_bench.store.runs import run_history
-from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
-from coupled_adam_bench.study.cells import Cell, readable_count
+from coupled_adam_bench.study.catalogue.names import VALIDATION_LOSS
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell, readable_count
 
 ACCEPTED_P = 0.001
 """Level of the test that accepts runs (modded-nanogpt, records/track_3_optimization, rule 3)."""

@@ -60,7 +60,7 @@ from coupled_adam_bench.statistics.student import (
     t_ratio,
     two_sided_p,
 )
-from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.study.plan.cells import readable_count
 
 CENTRE = "centre"
 """The term that is the difference at the mean log D and log N."""

@@ -32,7 +32,7 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.lines import TOKENS, Trend
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import t_quantile
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan
 
 _POINTS = 60

@@ -11,7 +11,7 @@ from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, rivals
 from coupled_adam_bench.statistics.lines import PARAMETERS, TOKENS, Floats, Trend, trend_of
 from coupled_adam_bench.statistics.student import NO_INTERVAL, t_quantile
-from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import Metric
 
 NO_CROSSING = "no crossing in the range"
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from coupled_adam_bench.models.cross_entropy import sum_cross_entropy
 from coupled_adam_bench.optim.build import build_embedding_optimizer
-from coupled_adam_bench.study.config import Optimizer, Training
+from coupled_adam_bench.study.settings import Optimizer, Training
 
 # Each optimizer with its learning rate, which was not tuned.
 RIVALS: dict[str, tuple[dict[str, object], float]] = {

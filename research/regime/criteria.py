@@ -21,8 +21,8 @@ from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.statistics.student import interval
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import run_history
-from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import load_plan
+from coupled_adam_bench.study.plan.cells import Cell
 
 ADAM, COUPLED_ADAM, EMBER = "adamw", "coupled_adam", "ember"
 EXPONENTS = {  # by how often a batch has the token: what was stated

@@ -18,8 +18,8 @@ from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.statistics.student import interval
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import run_history
-from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import load_plan
+from coupled_adam_bench.study.plan.cells import Cell
 
 SHARE = 0.95  # of the steps lie before those that count
 

@@ -20,7 +20,7 @@ from claims import is_selected, lines_of, of_seeds  # noqa: E402
 from tables import unpack  # noqa: E402
 
 from coupled_adam_bench.statistics.occupancy import half_life  # noqa: E402
-from coupled_adam_bench.study.cells import Cell  # noqa: E402
+from coupled_adam_bench.study.plan.cells import Cell  # noqa: E402
 from coupled_adam_bench.tools.verify.recorded import read_recorded  # noqa: E402
 
 STEPS = 2_000

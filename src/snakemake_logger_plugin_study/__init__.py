@@ -259,7 +259,7 @@ class LogHandler(LogHandlerBase):
 
     def _end(self, last: str) -> None:
         """Let the line stand, and print the ``last`` lines and how long the run took below it."""
-        from coupled_adam_bench.tools.estimate.text import hours
+        from coupled_adam_bench.tools.estimate.quantities import hours
 
         self._let_stand()
         took = [] if self._is_dry else [f"Time:    {hours(time.monotonic() - self._start)}"]

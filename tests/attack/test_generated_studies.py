@@ -24,8 +24,8 @@ from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training.checks import check_optimizers
 
 TEMPLATES = str(Path(__file__).parents[2] / "templates")

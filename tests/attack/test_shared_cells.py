@@ -12,8 +12,8 @@ from finished import draws
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 ACTIONS = 10
 

@@ -13,8 +13,8 @@ from finished import outputs
 from slurm_study import StudyOnSlurm, ended, wait_for
 from starts import make_tables
 
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one cluster, in one worker
 CUTS = 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.catalogue.stages import STAGES
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one cluster, in one worker
 ROOT = Path(__file__).parents[2]

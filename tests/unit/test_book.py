@@ -11,7 +11,7 @@ import pytest
 from claims import file_of
 from tables import write_tables
 
-from coupled_adam_bench.study.config import load_any_study
+from coupled_adam_bench.study.settings import load_any_study
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "research"

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from coupled_adam_bench.evaluation.task_yaml import read_task
 from pydantic import BaseModel
 from tokenizers import (
     AddedToken,
@@ -31,15 +32,15 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.tokenizers import save_tokenizer
-from coupled_adam_bench.evaluation.task_files import find_tasks, read_task
+from coupled_adam_bench.evaluation.task_files import find_tasks
 from coupled_adam_bench.store.files import read_json, sha256_file
-from coupled_adam_bench.study.cells import data_digest, data_id
-from coupled_adam_bench.study.config import CustomSettings, Study, Training, parse_study
-from coupled_adam_bench.study.config.base import _COUNT_PATTERN
-from coupled_adam_bench.study.config.composite import Composite
-from coupled_adam_bench.study.config.errors import _IN_WORDS
-from coupled_adam_bench.study.inputs import fingerprints, text_files, tokenizer_identity
-from coupled_adam_bench.study.preregistration import StatedPlan
+from coupled_adam_bench.study.plan.cells import data_digest, data_id
+from coupled_adam_bench.study.plan.inputs import fingerprints, text_files, tokenizer_identity
+from coupled_adam_bench.study.plan.preregistration import StatedPlan
+from coupled_adam_bench.study.settings import CustomSettings, Study, Training, parse_study
+from coupled_adam_bench.study.settings.base import _COUNT_PATTERN
+from coupled_adam_bench.study.settings.composite import Composite
+from coupled_adam_bench.study.settings.errors import _IN_WORDS
 from coupled_adam_bench.training.trial import try_optimizer
 from coupled_adam_registry.form import Bundle
 from embedding_geometry.model import measure_model

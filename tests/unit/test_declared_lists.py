@@ -3,10 +3,12 @@
 import re
 from pathlib import Path
 
-from coupled_adam_bench.study.architectures import ARCHITECTURES
-from coupled_adam_bench.study.catalog.contents import STATISTICS
-from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
-from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
+from coupled_adam_bench.study.catalogue.bands import BANDS
+
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
+from coupled_adam_bench.study.catalogue.contents import STATISTICS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.tables import PAPER_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -58,7 +58,7 @@ ONLY_IN = {
 DOTTED = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*):([A-Za-z_]\w*)")
 # The lowest floor declares what there is, and so names what stands above it: stages, statistics,
 # sections, and the classes of optimizers.
-CATALOGUE = ("study.catalog.", "study.config.optimizers.")
+CATALOGUE = ("study.catalogue.", "study.settings.optimizers.")
 
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts)
@@ -141,7 +141,7 @@ def test_a_name_is_imported_in_three_places_only(module):
     """Elsewhere a string could be an arrow that the test above does not see."""
     source = MODULES[module].read_text(encoding="utf-8")
     is_used = re.search(r"\b(import_module|__import__|resolve_name)\b", source) is not None
-    assert is_used == (module in {"records.stored", "study.dotted", "optim.build"})
+    assert is_used == (module in {"records.stored", "study.plan.dotted", "optim.build"})
 
 
 @pytest.mark.parametrize("library", list(ONLY_IN))
@@ -274,4 +274,4 @@ def test_a_job_starts_without_reading_source() -> None:
 
 
 def test_the_probe_sees_what_is_loaded():
-    assert loaded_by(["store.paths", "study.config"], ("yaml",)) == "study.config: ['yaml']"
+    assert loaded_by(["store.paths", "study.settings"], ("yaml",)) == "study.settings: ['yaml']"

@@ -77,9 +77,9 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
 LISTS = (
     "tests/unit/test_declared_lists.py",
     "tests/unit/results/test_collect.py",
-    "tests/unit/study/test_optimizers.py",
-    "tests/unit/study/test_schema.py",
-    "tests/unit/study/test_contexts_study.py",
+    "tests/unit/study/settings/test_optimizers.py",
+    "tests/unit/study/settings/test_schema.py",
+    "tests/unit/study/settings/test_contexts_study.py",
     "packages/embedding-geometry/tests/test_examples.py",
 )
 """Tests that go through what is declared, in seconds."""

@@ -13,7 +13,7 @@ import yaml
 from finished import copied
 from starts import finish, make_planned_tables, make_tables, snakemake
 
-from coupled_adam_bench.study.preregistration_record import read_record
+from coupled_adam_bench.study.plan.preregistration_record import read_record
 
 TUNING = pytest.mark.xdist_group("tuning")
 

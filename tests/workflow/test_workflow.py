@@ -210,11 +210,11 @@ def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
 def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):
     # The version is changed in the process that reads the Snakefile; a dry run needs no other.
     newer = (
-        "from dataclasses import replace; from coupled_adam_bench.study.catalog.stages import"
+        "from dataclasses import replace; from coupled_adam_bench.study.catalogue.stages import"
         f" STAGES as stages;stages[{stage!r}] = replace(stages[{stage!r}],"
         f" version=stages[{stage!r}].version + 1)"
         if stage.islower()
-        else f"from coupled_adam_bench.study import versions; versions.{stage} += 1"
+        else f"from coupled_adam_bench.study.catalogue import versions; versions.{stage} += 1"
     )
     result = snakemake(copy, "-n", first=newer)
     announced = set(jobs(result))

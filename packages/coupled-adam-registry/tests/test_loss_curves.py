@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from scipy import stats
 
 from coupled_adam_bench.statistics.student import NO_INTERVAL
-from coupled_adam_bench.study.config import Optimizer
+from coupled_adam_bench.study.settings import Optimizer
 from coupled_adam_registry.loss_curves import (
     BEYOND,
     Curve,

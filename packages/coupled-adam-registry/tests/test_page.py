@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from coupled_adam_bench.store.files import read_json
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.tools.verify.recorded import Recorded
 from coupled_adam_registry import page
 from coupled_adam_registry.check import Checked

@@ -25,7 +25,7 @@ from coupled_adam_bench.report.make import Places, material_of
 from coupled_adam_bench.report.manifest import manifest_of, write_manifest
 from coupled_adam_bench.report.render import write_tables
 from coupled_adam_bench.store.files import read_folder, read_json, write_json, write_sealed
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import load_plan
 from coupled_adam_registry import check as check_module
 from coupled_adam_registry import form

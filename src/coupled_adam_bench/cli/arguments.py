@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain, takewhile
 from pathlib import Path
 
-from coupled_adam_bench.study.config.reading import NestingError, read_study_file
+from coupled_adam_bench.study.settings.reading import NestingError, read_study_file
 
 
 def check_studies(arguments: list[str]) -> None:

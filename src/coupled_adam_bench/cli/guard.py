@@ -22,7 +22,7 @@ from coupled_adam_bench.store.locks import LOCK
 from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.store.runs import cell_damage, finished_run, run_damage
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.tuning import chosen_values, read_choice
+from coupled_adam_bench.study.plan.tuning import chosen_values, read_choice
 from coupled_adam_bench.tracking.importing import LOCK as IMPORT_LOCK
 
 _MADE_ANEW = "it is made anew when a job needs it"

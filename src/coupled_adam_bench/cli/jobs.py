@@ -10,11 +10,11 @@ from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.records.stored import Measurement, measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest
-from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.catalogue.stages import STAGES, VALIDATION_LOSS
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.tuning import choice_file, chosen_values
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.tuning import choice_file, chosen_values
+from coupled_adam_bench.study.settings import Study
 from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.training.checks import check_optimizers
 

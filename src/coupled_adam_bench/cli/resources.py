@@ -7,7 +7,7 @@ from typing import Any, Literal, assert_never
 
 from coupled_adam_bench.cli.jobs import KILLED, LATE, Ending, Jobs, Wildcards
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.tools.estimate.cell import prepare_minutes
 from coupled_adam_bench.tools.estimate.speed import read_speeds, train_minutes
 from coupled_adam_bench.training.memory import train_mem_mb

@@ -10,11 +10,11 @@ from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.machine.surroundings import is_launched
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS, Stage
+from coupled_adam_bench.study.catalogue.stages import STAGES, VALIDATION_LOSS, Stage
 
 if TYPE_CHECKING:
-    from coupled_adam_bench.study.cells import Cell
-    from coupled_adam_bench.study.config import Execution
+    from coupled_adam_bench.study.plan.cells import Cell
+    from coupled_adam_bench.study.settings import Execution
 
 
 def _try_code(arguments: argparse.Namespace) -> None:

@@ -14,8 +14,8 @@ from pydantic_core.core_schema import ModelSchema
 
 from coupled_adam_bench.cli.registry import bundle_form
 from coupled_adam_bench.store.files import write_json
-from coupled_adam_bench.study.catalog.metrics import RESULT_COLUMNS
-from coupled_adam_bench.study.config import Composite, Study
+from coupled_adam_bench.study.catalogue.metrics import RESULT_COLUMNS
+from coupled_adam_bench.study.settings import Composite, Study
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _KINDS: dict[type, Any] = {int: "integer", str: "string", float: ["number", "null"]}

@@ -17,17 +17,17 @@ from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.cli.status import Kind, Part, Workflow
 from coupled_adam_bench.evaluation.settings import described_sets
 from coupled_adam_bench.machine.device import check_threads, lacks_bf16
-from coupled_adam_bench.records.stored import stated_measures
+from coupled_adam_bench.records.stated import stated_measures
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
 from coupled_adam_bench.store.locks import LOCK, FolderLock
 from coupled_adam_bench.store.markup import latex_escape, letters_by_need
 from coupled_adam_bench.store.paths import IMPORT_SUMMARY, imported_elsewhere, not_imported
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256, Plan
-from coupled_adam_bench.study.plug_ins import entries
-from coupled_adam_bench.study.preregistration_record import note_stated
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.plug_ins import entries
+from coupled_adam_bench.study.plan.preregistration_record import note_stated
 from coupled_adam_bench.tools.estimate.cell import trunk_part
 from coupled_adam_bench.tools.estimate.study import estimate_study
 from coupled_adam_bench.tools.estimate.text import totals

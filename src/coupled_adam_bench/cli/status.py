@@ -16,9 +16,9 @@ from coupled_adam_bench.data.notes import left_out, notes
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.store.paths import shown_in_mlflow
-from coupled_adam_bench.study.cells import readable_count
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.tools.estimate.text import hours
+from coupled_adam_bench.study.plan.cells import readable_count
+from coupled_adam_bench.tools.estimate.quantities import hours
 
 _TAIL_BYTES = 4096
 """More than the length of a row of a history."""

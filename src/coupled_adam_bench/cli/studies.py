@@ -16,8 +16,8 @@ _FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 
 def _write_plan(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.store.files import write_sealed
-    from coupled_adam_bench.study.config import load_any_study
     from coupled_adam_bench.study.plan import make_plan
+    from coupled_adam_bench.study.settings import load_any_study
 
     plan = make_plan(load_any_study(arguments.study), [arguments.study.parent])
     write_sealed(arguments.out, plan.to_json())
@@ -109,7 +109,7 @@ def _rehearse(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.store.files import write_json
-    from coupled_adam_bench.study.config import Paths
+    from coupled_adam_bench.study.settings import Paths
     from coupled_adam_bench.tools.measure import known_of
     from embedding_geometry import compare
     from embedding_geometry.word_lists import read_word_lists
@@ -132,7 +132,8 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.tools.verify.verify import parse_config, parse_tolerances, verify
+    from coupled_adam_bench.tools.verify.options import parse_config, parse_tolerances
+    from coupled_adam_bench.tools.verify.verify import verify
 
     return verify(
         arguments.manifest,

@@ -8,7 +8,7 @@ from coupled_adam_bench.cli.command import AddCommand, positive
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.study.config.reading import read_text
+    from coupled_adam_bench.study.settings.reading import read_text
     from coupled_adam_bench.tools.compare import compare
 
     options = ("seeds", "name", "cores")

@@ -21,8 +21,8 @@ from coupled_adam_bench.data.tokenizers import Merges
 from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import Progress
 from coupled_adam_bench.store.files import read_sealed, write_sealed
-from coupled_adam_bench.study.config import Study
-from coupled_adam_bench.study.config.data import BYTES_AND_EOT
+from coupled_adam_bench.study.settings import Study
+from coupled_adam_bench.study.settings.data import BYTES_AND_EOT
 
 MIN_FREQUENCY = 2
 """Occurrences that a pair needs to be merged, as in the class ByteLevelBPETokenizer of the library

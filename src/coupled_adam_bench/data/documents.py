@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-from coupled_adam_bench.study.inputs import PACKINGS
+from coupled_adam_bench.study.plan.inputs import PACKINGS
 
 MAX_DOCUMENT_BYTES = 8 * 2**20
 """Largest document of a .txt file; a longer one is cut, at a line end if there is one."""

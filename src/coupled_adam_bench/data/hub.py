@@ -19,8 +19,8 @@ from coupled_adam_bench.data.patience import (
 )
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, sha256_file
-from coupled_adam_bench.study.inputs import PACKINGS
-from coupled_adam_bench.study.presets import Place
+from coupled_adam_bench.study.catalogue.presets import Place
+from coupled_adam_bench.study.plan.inputs import PACKINGS
 
 FORMATS = (".parquet", ".jsonl", ".json", ".ndjson", ".txt")
 """Endings of the files of a dataset that can be read, plain or packed."""

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coupled_adam_bench.store.markup import first_of
-from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS
-from coupled_adam_bench.study.config import BinsSource, FilesSource, Study
-from coupled_adam_bench.study.inputs import hidden_in
+from coupled_adam_bench.study.catalogue.metrics import FEW_DOCUMENTS
+from coupled_adam_bench.study.plan.inputs import hidden_in
+from coupled_adam_bench.study.settings import BinsSource, FilesSource, Study
 
 _LEFT_OUT = {
     "n_empty_documents": "documents without text",

@@ -36,8 +36,9 @@ from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.store.files import atomic_path, digest, remove
 from coupled_adam_bench.store.locks import folder_lock
-from coupled_adam_bench.study import cells
-from coupled_adam_bench.study.config import (
+from coupled_adam_bench.study.plan import cells
+from coupled_adam_bench.study.plan.inputs import hidden_in, other_files
+from coupled_adam_bench.study.settings import (
     BinsSource,
     Data,
     FilesSource,
@@ -45,7 +46,6 @@ from coupled_adam_bench.study.config import (
     Study,
     SyntheticSource,
 )
-from coupled_adam_bench.study.inputs import hidden_in, other_files
 
 SHARD_CHARACTERS = 8 * 2**20
 """Number of characters of text in a shard; the bins do not depend on it."""

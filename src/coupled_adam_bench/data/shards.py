@@ -25,7 +25,7 @@ from coupled_adam_bench.data.sources import START, Position
 from coupled_adam_bench.data.synthetic import language
 from coupled_adam_bench.data.tokenizers import load_encoder
 from coupled_adam_bench.store.files import atomic_path, read_sealed, sha256_file, write_sealed
-from coupled_adam_bench.study.config import Data, Split, SyntheticSource
+from coupled_adam_bench.study.settings import Data, Split, SyntheticSource
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from coupled_adam_bench.data.notes import left_out
 from coupled_adam_bench.data.patience import PlaceError
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, read_sealed, write_sealed
-from coupled_adam_bench.study.config import FilesSource, HubSource, Study
-from coupled_adam_bench.study.inputs import text_files
+from coupled_adam_bench.study.plan.inputs import text_files
+from coupled_adam_bench.study.settings import FilesSource, HubSource, Study
 
 BYTES_PER_TOKEN = 5.0
 """Bytes of text that are fetched for each token of ``data.max_tokens``; English text has 4 to 4.8

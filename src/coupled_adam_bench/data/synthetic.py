@@ -21,7 +21,7 @@ from itertools import pairwise, product
 import numpy as np
 import numpy.typing as npt
 
-from coupled_adam_bench.study.config import SyntheticSource
+from coupled_adam_bench.study.settings import SyntheticSource
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

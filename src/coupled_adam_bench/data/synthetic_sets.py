@@ -21,7 +21,7 @@ from coupled_adam_bench.data.synthetic import (
     stream,
 )
 from coupled_adam_bench.store.files import write_text
-from coupled_adam_bench.study.config.data import CONTINUATION_WORDS
+from coupled_adam_bench.study.settings.data import CONTINUATION_WORDS
 
 CONTEXT_WORDS = 24
 """Words of context of an item; with the continuation they fit into the demo's sequences of 64

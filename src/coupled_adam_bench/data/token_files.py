@@ -18,8 +18,8 @@ from coupled_adam_bench.data.bins import Bin, Meta
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.data.tokenizers import load_encoder
 from coupled_adam_bench.store.files import atomic_path
-from coupled_adam_bench.study.config import BinsSource, Study
-from coupled_adam_bench.study.inputs import token_files
+from coupled_adam_bench.study.plan.inputs import token_files
+from coupled_adam_bench.study.settings import BinsSource, Study
 
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 256 * 4

@@ -11,14 +11,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from coupled_adam_bench.data.patience import BY_FETCH, patiently
 from coupled_adam_bench.store.files import digest, read_json, write_json, write_text
-from coupled_adam_bench.study.config import Study
-from coupled_adam_bench.study.inputs import (
+from coupled_adam_bench.study.plan.inputs import (
     EOT_NAMES,
     TOKENIZER_CONFIG,
     configured_eos,
     special_ends,
     tokenizer_file,
 )
+from coupled_adam_bench.study.settings import Study
 from embedding_geometry.json_file import read_object
 from embedding_geometry.tokenizer import read_tokenizer
 

@@ -22,15 +22,9 @@ from coupled_adam_bench.evaluation import settings
 from coupled_adam_bench.evaluation.as_written import files_as_written
 from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
 from coupled_adam_bench.evaluation.task_data import plan_tasks
-from coupled_adam_bench.evaluation.task_files import (
-    LOCAL_READERS,
-    StandIn,
-    TaskFile,
-    is_found_without_index,
-    read_task,
-    reads_files,
-    task_contents,
-)
+from coupled_adam_bench.evaluation.task_digests import StandIn, reads_files, task_contents
+from coupled_adam_bench.evaluation.task_files import TaskFile, is_found_without_index
+from coupled_adam_bench.evaluation.task_yaml import LOCAL_READERS, read_task
 from coupled_adam_bench.evaluation.ties import describe_ties, share_hits, tied_items
 from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.machine.process import rarely_collected
@@ -45,10 +39,10 @@ from coupled_adam_bench.records.kept import (
 from coupled_adam_bench.records.stored import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, write_text
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Study
-from coupled_adam_bench.study.dotted import compiled_anew
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.dotted import compiled_anew
+from coupled_adam_bench.study.settings import Study
 
 BOOTSTRAP_ITERS = 2
 """With any number above 0, lm-eval reports the standard error of a mean in closed form; bootstraps

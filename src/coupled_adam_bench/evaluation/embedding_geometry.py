@@ -24,10 +24,10 @@ from coupled_adam_bench.records.stored import (
     row,
 )
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.architectures import ARCHITECTURES
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import OwnMetric, Study
-from coupled_adam_bench.study.dotted import import_object
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.dotted import import_object
+from coupled_adam_bench.study.settings import OwnMetric, Study
 from embedding_geometry.matrix import EMBEDDINGS, matrix_geometry, variant_rows
 from embedding_geometry.rows import HEAD
 from embedding_geometry.word_similarity import (

@@ -17,11 +17,12 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import has_bos_prefix
 
 from coupled_adam_bench.data.tokenizers import load_saved
-from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest
+from coupled_adam_bench.evaluation.scoring import Scorer
 from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.evaluation.ties import Response
+from coupled_adam_bench.evaluation.trees import TokenRequest
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.settings import Study
 
 ADVICE = "leave the task out of evaluation.downstream.tasks"
 

@@ -19,9 +19,9 @@ from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.records.stored import Evaluation, Evaluator, row
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Study, TestLoss
+from coupled_adam_bench.study.catalogue.stages import VALIDATION_LOSS
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Study, TestLoss
 
 if TYPE_CHECKING:
     from coupled_adam_bench.models.base import LanguageModel

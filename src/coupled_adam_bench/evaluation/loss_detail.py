@@ -27,15 +27,8 @@ from coupled_adam_bench.evaluation.calibration import (
 )
 from coupled_adam_bench.records.kept import WINDOWS, WindowLosses, pack_windows
 from coupled_adam_bench.records.stored import Evaluation, ResultRow, row
-from coupled_adam_bench.study.catalog.metrics import (
-    BAND_NAMES,
-    BAND_SHARES,
-    BANDS,
-    HELD_OUT_SIZES,
-    METRICS,
-    RAREST,
-    of_text,
-)
+from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES, BANDS, RAREST
+from coupled_adam_bench.study.catalogue.metrics import HELD_OUT_SIZES, METRICS, of_text
 from embedding_geometry.frequency import bands_of_tokens
 
 _SPELL_THE_TEXT = ("word", "gpt2", "bpe")

@@ -14,17 +14,12 @@ from typing import Any
 
 from coupled_adam_bench.data.check import WORD_PAIRS
 from coupled_adam_bench.evaluation.task_data import mirrored_task, plan_tasks
-from coupled_adam_bench.evaluation.task_files import (
-    TaskFile,
-    find_tasks,
-    installed,
-    shots_of,
-    task_contents,
-)
+from coupled_adam_bench.evaluation.task_digests import task_contents
+from coupled_adam_bench.evaluation.task_files import TaskFile, find_tasks, installed, shots_of
 from coupled_adam_bench.store.files import cached_by_file, digest
-from coupled_adam_bench.study.config import Downstream, Study, WordSimilaritySet
-from coupled_adam_bench.study.config.base import duplicates
-from coupled_adam_bench.study.dotted import code_of
+from coupled_adam_bench.study.plan.dotted import code_of
+from coupled_adam_bench.study.settings import Downstream, Study, WordSimilaritySet
+from coupled_adam_bench.study.settings.base import duplicates
 from embedding_geometry.word_lists import Pair, WordList, describe_list, recognised_set
 from embedding_geometry.word_lists import read_pairs as read_list
 

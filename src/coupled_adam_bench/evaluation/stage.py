@@ -32,10 +32,10 @@ from coupled_adam_bench.store.files import (
     write_text,
 )
 from coupled_adam_bench.store.runs import mark_damaged, run_damage
-from coupled_adam_bench.study.catalog.stages import Stage
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.catalogue.stages import Stage
 from coupled_adam_bench.study.plan import study_of
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Study
 
 Opener = Callable[[Study, str, str], AbstractContextManager[Evaluator]]
 """A function that loads once what all cells share, given the study, the id of its data and the

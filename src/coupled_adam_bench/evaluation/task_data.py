@@ -5,16 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coupled_adam_bench.data.check import TASKS
-from coupled_adam_bench.evaluation.task_files import (
-    LOCAL_READERS,
-    StandIn,
-    TaskFile,
-    find_tasks,
-    read_task,
-    shots_of,
-)
+from coupled_adam_bench.evaluation.task_digests import StandIn
+from coupled_adam_bench.evaluation.task_files import TaskFile, find_tasks, shots_of
+from coupled_adam_bench.evaluation.task_yaml import LOCAL_READERS, read_task
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.settings import Study
 from embedding_geometry.user_files import check_no_pointer
 
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from coupled_adam_bench.store.files import cached_by_file, sha256_once
-from coupled_adam_bench.study.config.reading import EachKeyOnce
+from coupled_adam_bench.study.settings.reading import EachKeyOnce
 from embedding_geometry.user_files import check_no_pointer, list_folder
 
 PAPER_TASK_FILES = {

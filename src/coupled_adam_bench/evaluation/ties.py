@@ -12,7 +12,7 @@ from numbers import Real
 from statistics import fmean
 from typing import Any
 
-from coupled_adam_bench.evaluation.scoring import TokenRequest
+from coupled_adam_bench.evaluation.trees import TokenRequest
 
 _HITS = ("acc", "acc_norm", "acc_bytes", "acc_mutual_info")
 """lm-eval's metrics that are 1 if the likeliest choice is right, and else 0."""

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.models import contexts, gpt2, modded_nanogpt, stablelm
 from coupled_adam_bench.models.base import Family, LanguageModel
-from coupled_adam_bench.study.architectures import ArchitectureName
-from coupled_adam_bench.study.config import Model
+from coupled_adam_bench.study.catalogue.architectures import ArchitectureName
+from coupled_adam_bench.study.settings import Model
 
 
 def family_of(architecture: ArchitectureName) -> Family:

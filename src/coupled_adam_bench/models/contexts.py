@@ -34,7 +34,7 @@ from coupled_adam_bench.models.cross_entropy import (
     capped,
     compute_dtype,
 )
-from coupled_adam_bench.study.architectures import ARCHITECTURES
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
 
 
 def most_frequent(unigram_counts: NDArray[np.integer[Any]], n_contexts: int) -> list[int]:

@@ -21,8 +21,8 @@ from coupled_adam_bench.models.build import family_of
 from coupled_adam_bench.store.files import ASIDE, read_json, remove, write_json, write_text
 from coupled_adam_bench.store.paths import WEIGHTS
 from coupled_adam_bench.store.weights import CELL, header_bytes
-from coupled_adam_bench.study.architectures import ARCHITECTURES
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
+from coupled_adam_bench.study.plan.cells import Cell
 
 CARD = "README.md"
 _TOKENIZER_CONFIG = "tokenizer_config.json"

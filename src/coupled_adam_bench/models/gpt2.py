@@ -15,7 +15,7 @@ from coupled_adam_bench.models.base import (
     TransformerBlock,
     Weight,
 )
-from coupled_adam_bench.study.architectures import ARCHITECTURES
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
 
 
 class GPT2Block(TransformerBlock):

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from coupled_adam_bench.models.base import Family, LanguageModel, Weight
 from coupled_adam_bench.models.gpt2 import GPT2Block
 from coupled_adam_bench.models.stablelm import StableLM, rotate
-from coupled_adam_bench.study.architectures import ARCHITECTURES
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
 
 ATTENTION_SCALE = 0.12
 """Factor of the products of queries and keys, in place of 1 / sqrt(K)."""

@@ -19,7 +19,7 @@ from coupled_adam_bench.models.base import (
     TransformerBlock,
     Weight,
 )
-from coupled_adam_bench.study.architectures import ARCHITECTURES, QkNorm
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES, QkNorm
 
 
 def rope_tables(

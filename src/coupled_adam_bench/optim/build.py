@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coupled_adam import CoupledAdam
 from coupled_adam_bench.optim import custom
 from coupled_adam_bench.optim.mean_row import add_mu_loss_gradient, subtract_mean_row
-from coupled_adam_bench.study.config import (
+from coupled_adam_bench.study.settings import (
     CustomSettings,
     Optimizer,
     PerMatrixSettings,
@@ -20,7 +20,7 @@ from coupled_adam_bench.study.config import (
     Training,
     rate_factor,
 )
-from coupled_adam_bench.study.config.optimizers import HeadSettings
+from coupled_adam_bench.study.settings.optimizers import HeadSettings
 
 
 class Optimizers:

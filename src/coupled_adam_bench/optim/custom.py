@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.study.config import CustomSettings
-from coupled_adam_bench.study.dotted import changed_code, import_object
+from coupled_adam_bench.study.plan.dotted import changed_code, import_object
+from coupled_adam_bench.study.settings import CustomSettings
 
 
 def resolve(path: str) -> type[torch.optim.Optimizer]:

@@ -7,12 +7,12 @@ The paper is arXiv 2607.01455. Shapes: V = vocab_size, D = d_model.
 from typing import Any
 
 import torch
+from coupled_adam.numbers import exact_dtype
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import ParamsT
 
 from coupled_adam.shards import local, placed_as, sums_over_shards
-from coupled_adam.update import exact_dtype
 from coupled_adam_bench.optim.matrices import MatrixOptimizer
 
 # Elements that are worked on at a time: on a CPU they stay in the cache, on a GPU they limit the

@@ -7,10 +7,10 @@ vocab_size, D = d_model.
 """
 
 import torch
+from coupled_adam.numbers import exact_dtype
 from torch import Tensor
 
 from coupled_adam.shards import local, part_of_row, placed_as, sums_over_shards
-from coupled_adam.update import exact_dtype
 
 
 def mean_row(matrix_VD: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 from markupsafe import Markup
 
 from coupled_adam_bench.results.groups import GROUP, Group, longest_groups
-from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import Metric
 
 R = TypeVar("R")
 Kind = Literal["text", "wrap", "number", "row", "rows"]

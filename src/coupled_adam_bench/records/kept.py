@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.records.stored import Measurement, measurement_of
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.catalogue.stages import STAGES
+from coupled_adam_bench.study.plan.cells import Cell
 
 WINDOWS, PAIRS, DOCUMENTS = "windows.csv.gz", "pairs.csv.gz", "documents.jsonl.gz"
 """What the names of the files end in, after that of the evaluation."""

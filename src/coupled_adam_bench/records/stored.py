@@ -18,11 +18,11 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, read_sealed, sha256_file
 from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.store.runs import read_run
-from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.catalog.stages import OWN_METRICS_STAGE, STAGES, Stage
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.stages import OWN_METRICS_STAGE, STAGES, Stage
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Study
 from embedding_geometry.rows import ResultRow as ResultRow
 
 LARGEST = 1e70

@@ -43,7 +43,7 @@ from coupled_adam_bench.statistics.decisions import ASKED
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.plug_ins import own_statistics
 from coupled_adam_bench.statistics.preregistered import in_advance, plan_checks
-from coupled_adam_bench.study.catalog.contents import (
+from coupled_adam_bench.study.catalogue.contents import (
     CONTENTS,
     STATISTICS,
     NamedSection,

@@ -43,7 +43,7 @@ from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Row, Sec
 from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
 from coupled_adam_bench.statistics.pairs import BETTER, TWO_SIDED, TWO_SIDED_PAIRED
 from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.plan import Plan
 
 TESTS = {

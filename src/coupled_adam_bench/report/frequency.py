@@ -26,7 +26,8 @@ from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import mean_difference
-from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, Band, Metric
+from coupled_adam_bench.study.catalogue.bands import BANDS, Band
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 
 
 def _metrics_of(band: Band) -> tuple[Metric, ...]:

@@ -20,7 +20,7 @@ from coupled_adam_bench.results.study_results import LOSS, StudyResults
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.decisions import ASKED, RATINGS, centered, references
 from coupled_adam_bench.statistics.declared import Row
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 
 Question = tuple[Metric, bool]
 """A metric, and whether the reference has its mean subtracted after training."""

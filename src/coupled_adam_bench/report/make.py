@@ -18,7 +18,8 @@ from markupsafe import Markup
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.report.contents import sections, statistics_of
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS as FIGURE_ENDINGS
-from coupled_adam_bench.report.figures import figures_of, write_figures
+from coupled_adam_bench.report.figures import figures_of
+from coupled_adam_bench.report.figures.write import write_figures
 from coupled_adam_bench.report.manifest import made_before, manifest_of, write_manifest
 from coupled_adam_bench.report.render import html_environment, write_tables
 from coupled_adam_bench.results.collect import collect, read_results

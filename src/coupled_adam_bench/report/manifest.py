@@ -16,11 +16,11 @@ from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json, read_sealed, seal, sha256_file, write_json
 from coupled_adam_bench.store.runs import read_run
-from coupled_adam_bench.study import versions
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.catalogue import versions
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.preregistration_record import read_record
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.preregistration_record import read_record
 
 _HASHED = ("*.csv", "tables/*", "figures/*", "report/*")
 _EXTRAS_OF_A_RUN = ("train", "pipeline")

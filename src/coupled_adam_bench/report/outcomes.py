@@ -33,10 +33,10 @@ from coupled_adam_bench.results.study_results import LOSS, StudyResults
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.declared import Material, Row, Section
 from coupled_adam_bench.statistics.scores import CLAIMED, verdicts
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
-from coupled_adam_bench.study.config import CustomSettings
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.settings import CustomSettings
 
 _MOST_NAMES = 3
 """The most optimizers that a question names."""

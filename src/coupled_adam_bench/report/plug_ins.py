@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plug_ins import PlanContract, made_for
+from coupled_adam_bench.study.plan.plug_ins import PlanContract, made_for
 
 if TYPE_CHECKING:  # matplotlib and pandas, which rules do without
     from matplotlib.figure import Figure

@@ -13,7 +13,8 @@ from coupled_adam_bench.results.groups import Group, longest_groups
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.scores import Verdict, verdicts
 from coupled_adam_bench.statistics.student import mean_interval
-from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
+from coupled_adam_bench.study.catalogue.bands import RAREST
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 
 CALIBRATION = METRICS[RAREST.pooled_calibration]
 

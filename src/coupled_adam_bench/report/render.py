@@ -1,8 +1,8 @@
 r"""Tables as LaTeX, HTML, Markdown and CSV.
 
 Both environments escape every variable by default; the only text that is not escaped are the
-symbols of ``catalog/metrics.py``. LaTeX templates write ``((( variable )))``, ``((* block *))`` and
-``((# comment #))``.
+symbols of ``catalogue/metrics.py``. LaTeX templates write ``((( variable )))``, ``((* block *))``
+and ``((# comment #))``.
 """
 
 import html
@@ -21,8 +21,8 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
 from coupled_adam_bench.store.files import write_text
 from coupled_adam_bench.store.markup import latex_escape, letters_by_need
-from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.study.catalogue.tables import Table
 
 
 class _Latex(str):

@@ -7,12 +7,12 @@ from operator import itemgetter
 from typing import Any
 
 from coupled_adam_bench.page.formats import plural
-from coupled_adam_bench.study.architectures import ARCHITECTURES
-from coupled_adam_bench.study.catalog.tables import SETUP_TABLES
-from coupled_adam_bench.study.cells import readable_count
-from coupled_adam_bench.study.config import CustomSettings, Model, Study
-from coupled_adam_bench.study.config.tune import LEARNING_RATE
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
+from coupled_adam_bench.study.catalogue.tables import SETUP_TABLES
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import readable_count
+from coupled_adam_bench.study.settings import CustomSettings, Model, Study
+from coupled_adam_bench.study.settings.tune import LEARNING_RATE
 
 _OWN = "own optimizers"
 _CORE = {

@@ -17,8 +17,8 @@ from coupled_adam_bench.results.facts import Fact
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import LOSS, StudyResults
-from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.study.catalogue.tables import Table
 
 
 @dataclass(frozen=True)

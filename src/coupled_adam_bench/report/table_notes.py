@@ -9,10 +9,10 @@ from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import LOSS
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS, Metric
-from coupled_adam_bench.study.catalog.tables import Table
-from coupled_adam_bench.study.config.execution import BoldRule
+from coupled_adam_bench.study.catalogue.metrics import FEW_DOCUMENTS, Metric
+from coupled_adam_bench.study.catalogue.tables import Table
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.settings.execution import BoldRule
 
 WORSE = "†"
 """The mark of a loss that is worse than that of guessing."""

@@ -27,7 +27,7 @@ from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group, Values
 from coupled_adam_bench.statistics.decisions import CENTERED
 from coupled_adam_bench.statistics.declared import Material, Section
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from embedding_geometry.rows import SUBWORDS
 
 SHOWN = (METRICS["isotropy"], METRICS["r_bar"])

@@ -13,8 +13,8 @@ from coupled_adam_bench.records.stored import Measurement, measurement_of
 from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
-from coupled_adam_bench.study.tuning import Candidate, Tuning
+from coupled_adam_bench.study.catalogue.stages import VALIDATION_LOSS
+from coupled_adam_bench.study.plan.tuning import Candidate, Tuning
 
 
 @dataclass(frozen=True)

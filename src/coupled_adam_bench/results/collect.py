@@ -9,9 +9,9 @@ from coupled_adam_bench.records.stored import LARGEST, Measurement, is_usable, m
 from coupled_adam_bench.results.tidy import read_csv, typed_frame
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import await_files
-from coupled_adam_bench.study.catalog.metrics import RESULT_COLUMNS
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.catalogue.metrics import RESULT_COLUMNS
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell
 
 _INTEGERS = ("n_params", "n_tokens", "seed")
 TYPES: dict[str, type] = (

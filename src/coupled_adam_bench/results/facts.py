@@ -15,7 +15,7 @@ from typing import Any, Self
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.sample import Sample, summarize
-from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import Metric
 
 ALPHA = 0.05
 """Level of significance [P], App. F, of the paper's rule and of ours."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any
 
-from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.catalog.tables import TABLES, Table, comparing_any_number
-from coupled_adam_bench.study.cells import Cell, readable_count
-from coupled_adam_bench.study.config import Model, Study
-from coupled_adam_bench.study.config.base import as_seen
+from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.study.catalogue.tables import TABLES, Table, comparing_any_number
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell, readable_count
+from coupled_adam_bench.study.settings import Model, Study
+from coupled_adam_bench.study.settings.base import as_seen
 
 Values = Mapping[tuple[str, str], float]
 """Values of metrics by the id of a cell and the name of a metric."""

@@ -16,9 +16,9 @@ from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.tuning import Tuning, choice_file, read_choice
+from coupled_adam_bench.study.plan.cells import Cell, readable_count
+from coupled_adam_bench.study.plan.tuning import Tuning, choice_file, read_choice
 
 
 def _rows(material: Material) -> Iterator[dict[str, Any]]:

@@ -41,8 +41,8 @@ from coupled_adam_bench.statistics.pairs import (
     correct,
 )
 from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.config.execution import BoldRule
+from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.study.settings.execution import BoldRule
 
 TEST_COLUMNS: dict[str, type] = {
     "table": str,

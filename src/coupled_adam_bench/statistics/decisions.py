@@ -24,8 +24,8 @@ from coupled_adam_bench.statistics.compare import (
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.pairs import TWO_SIDED_PAIRED
 from coupled_adam_bench.statistics.student import ALPHA, holm, two_sided_p
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 
 CENTERED = "embeddings_centered"
 """The task under which ``results.csv`` has the metrics of an embedding minus its mean, which needs

@@ -15,7 +15,7 @@ from coupled_adam_bench.results.study_results import StudyResults, records
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json
-from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.catalogue.tables import Table
 
 Row = Mapping[str, Any]
 """A row of a statistic: its columns and, if it is about a place, the group of it under ``GROUP``,

@@ -31,7 +31,7 @@ from coupled_adam_bench.statistics.declared import Material, Row, Section, Stati
 from coupled_adam_bench.statistics.place_tests import tests_of
 from coupled_adam_bench.statistics.preregistered import Check, in_advance, meant_groups, plan_checks
 from coupled_adam_bench.statistics.student import holm
-from coupled_adam_bench.study.preregistration import Hypothesis
+from coupled_adam_bench.study.plan.preregistration import Hypothesis
 
 CONFIRMED, NOT_CONFIRMED, OPEN = "confirmed", "not confirmed", "not yet decided"
 """What becomes of a hypothesis."""

@@ -16,7 +16,7 @@ from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.rounding import rounding_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.student import one_sided_p
-from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import Metric
 
 Floats = NDArray[np.float64]
 TOKENS, PARAMETERS = "tokens", "parameters"

@@ -20,12 +20,13 @@ from coupled_adam_bench.page.blocks import Block, Grid, Kind, Text, listed
 from coupled_adam_bench.page.formats import MISSING, grouped
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalog.metrics import RAREST, of_text
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Training, rate_factor
-from coupled_adam_bench.study.config.optimizers import EmberSettings
-from coupled_adam_bench.study.config.optimizers.base import BetaSettings
-from coupled_adam_bench.study.schedule import learning_rate_factor
+from coupled_adam_bench.study.catalogue.bands import RAREST
+from coupled_adam_bench.study.catalogue.metrics import of_text
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.schedule import learning_rate_factor
+from coupled_adam_bench.study.settings import Training, rate_factor
+from coupled_adam_bench.study.settings.optimizers import EmberSettings
+from coupled_adam_bench.study.settings.optimizers.base import BetaSettings
 
 _PAPER = [
     "Table 1 of the paper",

@@ -30,10 +30,10 @@ from coupled_adam_bench.statistics.units import (
     of_held_out,
 )
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell
 
 LOSS, ACC = METRICS["loss"], METRICS["acc"]
 AVERAGE = "average"

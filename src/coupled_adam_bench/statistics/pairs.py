@@ -16,7 +16,7 @@ from coupled_adam_bench.statistics.student import (
     t_test,
     two_sided_p,
 )
-from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import Metric
 
 BETTER = "better"
 """The value of ``rule`` of a table without a test."""

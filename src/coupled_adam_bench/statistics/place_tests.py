@@ -10,7 +10,7 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.lines import TOKENS, trend_of, upper_tail
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.student import NO_SPREAD, t_ratio, t_test
-from coupled_adam_bench.study.preregistration import Hypothesis
+from coupled_adam_bench.study.plan.preregistration import Hypothesis
 
 
 @dataclass(frozen=True)

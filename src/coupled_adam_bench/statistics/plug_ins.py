@@ -8,7 +8,7 @@ from typing import ClassVar
 from coupled_adam_bench.page.blocks import Block
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plug_ins import PlanContract, made_for
+from coupled_adam_bench.study.plan.plug_ins import PlanContract, made_for
 
 
 class StatisticPlugIn(PlanContract, ABC):

@@ -34,7 +34,7 @@ from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults, rivals
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import Metric
 
 POWER = 0.8
 """The probability with which a difference should be found: the usual one (Cohen 1988)."""

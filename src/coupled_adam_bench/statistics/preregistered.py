@@ -12,8 +12,8 @@ from coupled_adam_bench.results.groups import Group, Layout
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.power import PAIRED, POWER, UNPAIRED, power_of, seeds_needed
-from coupled_adam_bench.study.preregistration import Hypothesis, StatedPlan, is_meant
-from coupled_adam_bench.study.preregistration_record import read_record
+from coupled_adam_bench.study.plan.preregistration import Hypothesis, StatedPlan, is_meant
+from coupled_adam_bench.study.plan.preregistration_record import read_record
 
 Record = Sequence[Mapping[str, Any]]
 """What the workflow has seen of a stated plan, as ``stated.read_record`` returns it."""

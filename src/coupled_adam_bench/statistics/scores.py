@@ -8,10 +8,10 @@ from coupled_adam_bench.results.facts import Outcome
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import DECIDING
-from coupled_adam_bench.study.architectures import ARCHITECTURES
-from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
-from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
+from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
+from coupled_adam_bench.study.catalogue.tables import Table
 
 CLAIMED = ("isotropy", "mean_norm_ratio", "r_bar")
 """The metrics of the paper's claim [P]: embeddings are isotropic and centred, and agree with human

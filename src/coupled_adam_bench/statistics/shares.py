@@ -27,9 +27,10 @@ from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import rivals
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.paired import mean_difference
-from coupled_adam_bench.study import cells
-from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, NEVER_SEEN
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.catalogue.bands import BANDS, NEVER_SEEN
+from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.stages import STAGES
+from coupled_adam_bench.study.plan import cells
 
 WHOLE = "all"
 """A value of ``band``: the whole loss, as it was measured."""

@@ -25,10 +25,11 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_text
-from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
-from coupled_adam_bench.study.config import parse_study
-from coupled_adam_bench.study.config.reading import read_study_file
+from coupled_adam_bench.study.catalogue.bands import BANDS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan import load_plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
+from coupled_adam_bench.study.settings.reading import read_study_file
 from embedding_geometry.table import align
 
 if TYPE_CHECKING:

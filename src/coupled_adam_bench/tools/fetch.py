@@ -30,9 +30,15 @@ from coupled_adam_bench.evaluation.task_files import find_tasks
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import atomic_path, sha256_file, write_bytes
 from coupled_adam_bench.store.locks import folder_lock
-from coupled_adam_bench.study.config import HubSource, Study
+from coupled_adam_bench.study.catalogue.presets import (
+    TASK_REVISIONS,
+    WORD_LISTS,
+    Home,
+    Place,
+    WordList,
+)
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.presets import TASK_REVISIONS, WORD_LISTS, Home, Place, WordList
+from coupled_adam_bench.study.settings import HubSource, Study
 from embedding_geometry.transport import read_url
 
 _WORD_LIST_BYTES = 10**6

@@ -14,7 +14,7 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import ASIDE, move_aside, read_sealed, remove
 from coupled_adam_bench.store.locks import LOCK, FolderLock, folder_lock
 from coupled_adam_bench.store.runs import cell_damage, finished_run, read_run, run_damage
-from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS
+from coupled_adam_bench.study.catalogue.stages import STAGES, VALIDATION_LOSS
 
 _LOCK = ".merge.lock"
 _NOT_COPIED = shutil.ignore_patterns(LOCK, f"*{ASIDE}*", ".*.tmp")

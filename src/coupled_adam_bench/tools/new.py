@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from coupled_adam_bench.store.files import write_text
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.settings import parse_study
 
 _CLONE = Path(__file__).parents[3]
 _NAME, _CLASS = "my_optimizer", "MyOptimizer"

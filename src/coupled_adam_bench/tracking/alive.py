@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.tracking.described import (
     CELL,
     Source,

@@ -13,9 +13,9 @@ from coupled_adam_bench.records.stored import Measurement, beside
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.store.runs import read_run, run_history
-from coupled_adam_bench.study.cells import Cell, readable_count
-from coupled_adam_bench.study.config import CustomSettings
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell, readable_count
+from coupled_adam_bench.study.settings import CustomSettings
 from coupled_adam_bench.tracking.place import TrackingError
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from coupled_adam_bench.records.stored import measured_cells
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import ASIDE, digest, sha256_file
 from coupled_adam_bench.store.locks import folder_lock
-from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan, load_plan
+from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.tracking.alive import (
     experiment_of,
     has_files,

@@ -11,7 +11,7 @@ import socket
 from typing import Any
 
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.tracking.described import LOSS, VAL_LOSS, WITHOUT_SEED
 from coupled_adam_bench.tracking.place import is_database, is_own, masked
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.settings import Training
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.order import WindowOrder
 

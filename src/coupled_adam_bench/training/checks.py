@@ -7,10 +7,10 @@ from pathlib import Path
 from coupled_adam_bench.data.check import split_checksums
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.runs import cell_damage, finished_run
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import CustomSettings, Study
-from coupled_adam_bench.study.config.tune import candidates, with_values
-from coupled_adam_bench.study.dotted import code_of
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.dotted import code_of
+from coupled_adam_bench.study.settings import CustomSettings, Study
+from coupled_adam_bench.study.settings.tune import candidates, with_values
 
 
 def custom_optimizers(study: Study) -> Iterator[tuple[str, CustomSettings]]:

@@ -20,8 +20,8 @@ from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.locks import FolderLock
 from coupled_adam_bench.store.runs import cell_damage, run_damage, write_cell
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Execution
 from coupled_adam_bench.training.checks import is_trained, say_kept
 from coupled_adam_bench.training.distributed import (
     HALVED,

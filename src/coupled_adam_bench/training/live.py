@@ -19,10 +19,10 @@ from torch import Tensor
 
 from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
 from coupled_adam_bench.models.cross_entropy import IGNORED
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES
-from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS as VALIDATION_LOSS
-from coupled_adam_bench.study.config import AdamWSettings, Execution
-from coupled_adam_bench.study.schedule import learning_rate_factor
+from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES
+from coupled_adam_bench.study.catalogue.names import VALIDATION_LOSS as VALIDATION_LOSS
+from coupled_adam_bench.study.plan.schedule import learning_rate_factor
+from coupled_adam_bench.study.settings import AdamWSettings, Execution
 from coupled_adam_bench.training.distributed import reading, whole
 from coupled_adam_bench.training.measurement import AtGeometrySteps, Measurement
 from coupled_adam_bench.training.moment import moment_by_occupancy

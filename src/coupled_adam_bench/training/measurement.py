@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 
-from coupled_adam_bench.study.config import Execution
+from coupled_adam_bench.study.settings import Execution
 from coupled_adam_bench.training.trainer import Trainer
 
 

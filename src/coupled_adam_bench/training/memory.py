@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
 from coupled_adam_bench.machine.gpus import GPUS
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Execution
 
 GPU_SHARE = 0.9
 """Share of a GPU's memory to use; the rest is for CUDA itself, fragmentation and the communication

@@ -14,7 +14,7 @@ import torch
 from coupled_adam_bench.machine.device import processor
 from coupled_adam_bench.machine.gpus import find_gpu
 from coupled_adam_bench.machine.process import git_revision
-from coupled_adam_bench.study.config import CustomSettings, Optimizer
+from coupled_adam_bench.study.settings import CustomSettings, Optimizer
 
 
 def peak_flops(device: torch.device) -> float | None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from coupled_adam_bench.data.bins import count_starts, philox, sample_offsets
-from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.settings import Training
 
 _SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.study.config import Execution, Study
-from coupled_adam_bench.study.config.plug_ins import PlugIn
-from coupled_adam_bench.study.plug_ins import Contract, class_of, made
+from coupled_adam_bench.study.plan.plug_ins import Contract, class_of, made
+from coupled_adam_bench.study.settings import Execution, Study
+from coupled_adam_bench.study.settings.plug_ins import PlugIn
 from coupled_adam_bench.training.measurement import AtGeometrySteps, Measurement
 from coupled_adam_bench.training.trainer import Trainer
 

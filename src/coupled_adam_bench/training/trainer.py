@@ -23,9 +23,9 @@ from coupled_adam_bench.optim.build import Optimizers, build_optimizers
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.store.paths import HISTORY, RunFiles, trunk_dir
 from coupled_adam_bench.store.runs import CHECKPOINT_STATE
-from coupled_adam_bench.study.cells import Cell, stable_prefix
-from coupled_adam_bench.study.config import Execution
-from coupled_adam_bench.study.schedule import learning_rate_factor
+from coupled_adam_bench.study.plan.cells import Cell, stable_prefix
+from coupled_adam_bench.study.plan.schedule import learning_rate_factor
+from coupled_adam_bench.study.settings import Execution
 from coupled_adam_bench.training.batches import Batches
 from coupled_adam_bench.training.checkpoint import (
     Checkpoints,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coupled_adam_bench.optim.build import build_embedding_optimizer
-from coupled_adam_bench.study.config import CustomSettings, Study, Training
+from coupled_adam_bench.study.settings import CustomSettings, Study, Training
 from coupled_adam_bench.training.checks import check_optimizers, custom_optimizers
 from coupled_adam_bench.training.optimizer_state import export_state, import_state
 

@@ -15,9 +15,9 @@ from coupled_adam_bench.cli.jobs import Jobs, switch
 from coupled_adam_bench.cli.resources import JobResources
 from coupled_adam_bench.machine import device
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.config import parse_any_study, parse_study
-from coupled_adam_bench.study.config.reading import read_study_file
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_any_study, parse_study
+from coupled_adam_bench.study.settings.reading import read_study_file
 
 
 class Wildcards(SimpleNamespace):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hub_fixtures import SAMPLE, here, hub, small_gpt2  # noqa: F401 (fixtures)
 
-from coupled_adam_bench.study.config import Study, parse_study
+from coupled_adam_bench.study.settings import Study, parse_study
 
 
 @pytest.fixture(scope="session")

@@ -21,10 +21,10 @@ from coupled_adam_bench.data.shards import split_of
 from coupled_adam_bench.data.token_bytes import token_bytes
 from coupled_adam_bench.data.tokenizers import EOT, Encoder
 from coupled_adam_bench.store.files import read_json, sha256_file
-from coupled_adam_bench.study.cells import data_digest
-from coupled_adam_bench.study.config import Study
-from coupled_adam_bench.study.config.data import BYTES_AND_EOT
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.plan.cells import data_digest
+from coupled_adam_bench.study.settings import Study
+from coupled_adam_bench.study.settings.data import BYTES_AND_EOT
 
 MakeStudy = Callable[..., Study]
 VOCAB_SIZE = 330
@@ -143,7 +143,7 @@ def test_neither_threads_nor_pieces_change_the_merges(
 ) -> None:
     merges = learn_bpe(study, "data", tmp_path / "one", 1).merges
     code = (  # the library starts its threads once per process
-        "import sys; from pathlib import Path; from coupled_adam_bench.study.config import"
+        "import sys; from pathlib import Path; from coupled_adam_bench.study.settings import"
         " load_study\nfrom coupled_adam_bench.data.bpe import"
         " learn_bpe\nlearn_bpe(load_study(Path(sys.argv[1])), 'data', Path(sys.argv[2]), 3)"
     )

@@ -15,8 +15,8 @@ from coupled_adam_bench.data.bins import verified_file, verified_tree
 from coupled_adam_bench.data.check import META, data_is_damaged, split_checksums
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.store.files import read_sealed, write_sealed
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 FILES = [
     "train.bin",

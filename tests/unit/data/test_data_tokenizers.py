@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from coupled_adam_bench.data import tokenizers
 from coupled_adam_bench.data.tokenizers import load_encoder, load_saved, save_tokenizer
 from coupled_adam_bench.store.files import digest
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.settings import Study
 
 MakeStudy = Callable[..., Study]
 real_data = pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
@@ -332,7 +332,7 @@ def test_words_through_transformers(
 ) -> None:
     from transformers import AutoTokenizer
 
-    from coupled_adam_bench.study.config import parse_study
+    from coupled_adam_bench.study.settings import parse_study
 
     words = ["mina", "bobe", "tuta"]
     save_tokenizer(parse_study(tiny_study()), words, tmp_path)

@@ -17,7 +17,7 @@ from forks import python
 from hub_server import TEXTS, Fault, Here, HubServer, four_files, small_disk
 
 from coupled_adam_bench.store.files import sha256_file
-from coupled_adam_bench.study.presets import HUB_PLACES
+from coupled_adam_bench.study.catalogue.presets import HUB_PLACES
 
 SMALL_PARTS = "from coupled_adam_bench.data import prepare; prepare.SHARD_CHARACTERS = 2000"
 CARD = b"""---

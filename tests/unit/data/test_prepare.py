@@ -26,8 +26,8 @@ from coupled_adam_bench.data.shards import ShardJob, make_shards, split_of
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.paths import data_dir
-from coupled_adam_bench.study.config import Split, Study, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import Split, Study, parse_study
 
 MakeStudy = Callable[..., Study]
 

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from coupled_adam_bench.data.sources import Corpus, Position
-from coupled_adam_bench.study.config import Study, parse_study
+from coupled_adam_bench.study.settings import Study, parse_study
 
 DATA = "coupled_adam_bench.data"
 MakeStudy = Callable[..., Study]

@@ -8,7 +8,7 @@ from scipy import stats
 
 from coupled_adam_bench.data import synthetic
 from coupled_adam_bench.data.synthetic import TOPIC_BOOST, Language
-from coupled_adam_bench.study.config import SyntheticSource
+from coupled_adam_bench.study.settings import SyntheticSource
 
 SMALL = SyntheticSource(n_words=60, n_classes=4, n_topics=3, n_tokens=400_000, document_tokens=30)
 

@@ -14,7 +14,7 @@ from coupled_adam_bench.data.synthetic_sets import (
     word_pairs,
     write_evaluation_sets,
 )
-from coupled_adam_bench.study.config import SyntheticSource
+from coupled_adam_bench.study.settings import SyntheticSource
 
 DEMO = SyntheticSource()
 TINY = SyntheticSource(

@@ -10,8 +10,8 @@ import pytest
 from coupled_adam_bench.data.bins import load_meta, open_tokens
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.store.files import sha256_file
-from coupled_adam_bench.study.cells import data_digest, data_id
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.plan.cells import data_digest, data_id
+from coupled_adam_bench.study.settings import Study
 
 FilesStudy = Callable[..., Study]
 EOT = 398

@@ -15,7 +15,7 @@ from hub_server import Fault, Here, HubServer, four_files
 
 from coupled_adam_bench.data.hub import _check_file
 from coupled_adam_bench.data.patience import PlaceError
-from coupled_adam_bench.study.presets import Place
+from coupled_adam_bench.study.catalogue.presets import Place
 
 LIST, FILE = "org/set$", "/store/"
 # One process for all lies, because the libraries take seconds to import. It does not sleep, and
@@ -26,7 +26,7 @@ slept = []
 time.sleep = slept.append
 from coupled_adam_bench.data import hub
 from embedding_geometry import transport
-from coupled_adam_bench.study.presets import Place
+from coupled_adam_bench.study.catalogue.presets import Place
 transport.STALL_SECONDS, transport.HEADER_SECONDS = 1.0, 1.0
 place, found = Place("org/set"), {}
 listing = hub.list_place(place, 0)

@@ -23,8 +23,8 @@ from coupled_adam_bench.models.export import save_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import sha256_file
 from coupled_adam_bench.store.runs import write_run
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import parse_study
 
 DATA_ID = "tiny-0123456789"
 STUDY = {

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES, BANDS, RAREST
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,8 +22,8 @@ from coupled_adam_bench.models.cross_entropy import token_cross_entropy
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES, BANDS, RAREST, of_text
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.catalogue.metrics import of_text
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from embedding_geometry.frequency import bands_of_tokens, frequency_bins
 
 EVERY = np.ones(4, dtype=bool)

@@ -17,7 +17,7 @@ from coupled_adam_bench.records.kept import (
 )
 from coupled_adam_bench.records.stored import Evaluation, Measurement, measurement_of, row
 from coupled_adam_bench.store.files import read_sealed
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.catalogue.stages import STAGES
 
 STAGE = STAGES["downstream"]
 DONE = Path("stage.done")

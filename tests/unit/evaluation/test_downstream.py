@@ -18,8 +18,8 @@ from coupled_adam_bench.evaluation import downstream, harness_model, settings
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_json
-from coupled_adam_bench.study.config import parse_study
-from coupled_adam_bench.study.presets import PAPER_TASKS
+from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
+from coupled_adam_bench.study.settings import parse_study
 
 DATA_ID = "bytes-0123456789"
 SEQ_LEN = 192

@@ -14,7 +14,7 @@ from coupled_adam_bench.records.kept import read_documents
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, write_sealed
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.catalogue.stages import STAGES
 
 DOWNSTREAM = STAGES["downstream"]
 DONE = Path("stage.done")
@@ -79,7 +79,7 @@ KILLED_IN_THE_SECOND = """
     import os
     import sys
     from pathlib import Path
-    from coupled_adam_bench.study.catalog.stages import STAGES
+    from coupled_adam_bench.study.catalogue.stages import STAGES
     from coupled_adam_bench.evaluation import embedding_geometry
     from coupled_adam_bench.evaluation.stage import run_stage
     from coupled_adam_bench.study.plan import load_plan

@@ -20,9 +20,9 @@ from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.records.stored import measurement_of, row
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_sealed
-from coupled_adam_bench.study.catalog.metrics import columns_of
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import columns_of
+from coupled_adam_bench.study.catalogue.stages import STAGES
+from coupled_adam_bench.study.settings import parse_study
 from embedding_geometry.metrics import embedding_metrics, isotropy
 
 DONE = Path("stage.done")
@@ -494,7 +494,7 @@ def test_the_embeddings_stage_needs_no_torch(part):
         import sys
         from pathlib import Path
         sys.modules["torch"] = sys.modules["transformers"] = sys.modules["lm_eval"] = None
-        from coupled_adam_bench.study.catalog.stages import STAGES
+        from coupled_adam_bench.study.catalogue.stages import STAGES
         from coupled_adam_bench.evaluation.stage import run_stage
         from coupled_adam_bench.study.plan import load_plan
         cells = list(load_plan(Path("plan.json")).cells.values())

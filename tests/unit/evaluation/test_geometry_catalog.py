@@ -4,7 +4,7 @@ keep."""
 import numpy as np
 import pytest
 
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from embedding_geometry import metrics
 
 DECLARED = {name: metric for name, metric in METRICS.items() if metric.task == "embeddings"}

@@ -20,9 +20,9 @@ from coupled_adam_bench.evaluation.settings import test_loss as loss_settings
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.records.stored import Evaluation
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study import config
+from coupled_adam_bench.study import settings
 
-RANDOM = config.TestLoss(split="val", windows="random", n_batches=5, batch_sequences=3)
+RANDOM = settings.TestLoss(split="val", windows="random", n_batches=5, batch_sequences=3)
 
 
 def n_predicted_of(found: Evaluation) -> float:
@@ -82,7 +82,7 @@ def test_too_few_tokens_are_refused():
         ValueError,
         match=r"split: test has 1 token\(s\).*at least 2; raise data\.split\.test_fraction",
     ):
-        window_starts(1, 40, config.TestLoss(), 1)
+        window_starts(1, 40, settings.TestLoss(), 1)
     with pytest.raises(
         ValueError,
         match=r"split: val has 40 token\(s\).*at least 41; raise data\.split\.val_fraction",

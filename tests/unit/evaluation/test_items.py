@@ -8,14 +8,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from coupled_adam_bench.evaluation.task_loading import load_tasks
 from planned import Planned
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from coupled_adam_bench.evaluation import downstream
-from coupled_adam_bench.evaluation.downstream import load_tasks, try_tasks
+from coupled_adam_bench.evaluation.downstream import try_tasks
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_json
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.settings import parse_study
 
 DATA_ID = "words-0123456789"
 END = "<|endoftext|>"

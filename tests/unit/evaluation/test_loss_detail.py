@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES, BANDS, NEVER_SEEN
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import Planned
@@ -37,9 +38,8 @@ from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.store.runs import write_run
-from coupled_adam_bench.study import config
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES, BANDS, NEVER_SEEN
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study import settings
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import make_plan
 from embedding_geometry.frequency import bands_of_tokens
 
@@ -213,7 +213,7 @@ def test_pieces_of_any_windows_and_documents(tokens, length, random):
 
 
 def test_windows_that_are_not_the_same_make_no_pairs(part):
-    random = config.TestLoss(windows="random", n_batches=3, batch_sequences=2)
+    random = settings.TestLoss(windows="random", n_batches=3, batch_sequences=2)
     evaluation = part.study.evaluation.model_copy(update={"test_loss": random})
     part = Planned(part.study.model_copy(update={"evaluation": evaluation}), part.data_id)
     first, second = part.cells.values()
@@ -329,7 +329,7 @@ def test_bits_per_byte_count_the_text_itself(kind, tmp_path, monkeypatch):
     make().save("tokenizer.json")
     Path("text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     split = {"val_fraction": 0.3, "test_fraction": 0.3}
-    study = config.parse_study(
+    study = settings.parse_study(
         {
             "study": "s",
             "paths": {"text": "text.jsonl", "tokenizer": "tokenizer.json"},

@@ -10,7 +10,7 @@ from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import write_cell
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.tools.measure import known_of
 from embedding_geometry.model import measure_model
 from embedding_geometry.word_lists import read_word_lists

@@ -10,14 +10,10 @@ from types import ModuleType
 
 import jinja2
 import pytest
+from coupled_adam_bench.evaluation.task_yaml import read_task
 
-from coupled_adam_bench.evaluation.task_files import (
-    OLDER_TASKS,
-    find_tasks,
-    harness_tasks,
-    read_task,
-)
-from coupled_adam_bench.study.presets import PAPER_TASKS
+from coupled_adam_bench.evaluation.task_files import OLDER_TASKS, find_tasks, harness_tasks
+from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
 
 FOLDER = OLDER_TASKS["0.4.3"]
 # SHA-256 of the prompts (of race with choices and answers) that lm-eval 0.4.3 itself makes of all

@@ -17,8 +17,8 @@ from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.stages import STAGES
+from coupled_adam_bench.study.settings import parse_study
 
 MODULE = """
 import numpy as np

@@ -15,7 +15,7 @@ from coupled_adam_bench.evaluation.settings import (
     read_pairs,
     set_files,
 )
-from coupled_adam_bench.study.config import Study, WordSimilaritySet, parse_study
+from coupled_adam_bench.study.settings import Study, WordSimilaritySet, parse_study
 from embedding_geometry.word_similarity import single_token_pairs
 
 

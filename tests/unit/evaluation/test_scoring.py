@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from coupled_adam_bench.evaluation.trees import TokenRequest, Tree, batch_of, build_trees, pack
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -19,18 +20,11 @@ from transformers import AutoModelForCausalLM
 
 from coupled_adam_bench.evaluation import scoring
 from coupled_adam_bench.evaluation.harness_model import HarnessModel
-from coupled_adam_bench.evaluation.scoring import (
-    Scorer,
-    TokenRequest,
-    Tree,
-    batch_of,
-    build_trees,
-    pack,
-)
+from coupled_adam_bench.evaluation.scoring import Scorer
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model, save_model
 from coupled_adam_bench.store.files import read_json, write_json
-from coupled_adam_bench.study.config import Model, parse_study
+from coupled_adam_bench.study.settings import Model, parse_study
 
 SEQ_LEN, VOCAB_SIZE, SEQUENCES = 24, 11, 3
 MODELS = {"gpt2": {"tied": True}, "stablelm": {"tied": False}}

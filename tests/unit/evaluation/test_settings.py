@@ -10,7 +10,7 @@ from coupled_adam_bench.evaluation import settings
 from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.store import files
 from coupled_adam_bench.store.files import digest
-from coupled_adam_bench.study.config import Study, parse_study
+from coupled_adam_bench.study.settings import Study, parse_study
 
 DATA_ID = "d-0123456789"
 TASK = {

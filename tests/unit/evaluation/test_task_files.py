@@ -2,22 +2,20 @@ from pathlib import Path
 
 import pytest
 import yaml
+from coupled_adam_bench.evaluation.task_digests import task_contents
+from coupled_adam_bench.evaluation.task_yaml import LOCAL_READERS, MAX_INCLUDES, read_task
 
 from coupled_adam_bench.evaluation.settings import EvaluationError, check_evaluation
 from coupled_adam_bench.evaluation.task_data import mirrored_task
 from coupled_adam_bench.evaluation.task_files import (
-    LOCAL_READERS,
-    MAX_INCLUDES,
     PAPER_TASK_FILES,
     TaskFile,
     find_tasks,
     harness_tasks,
     is_found_without_index,
-    read_task,
-    task_contents,
 )
-from coupled_adam_bench.study.config import parse_study
-from coupled_adam_bench.study.presets import PAPER_TASKS
+from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
+from coupled_adam_bench.study.settings import parse_study
 
 
 def study(**changes):

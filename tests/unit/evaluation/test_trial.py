@@ -14,7 +14,7 @@ from coupled_adam_bench.evaluation import downstream, settings
 from coupled_adam_bench.evaluation.downstream import try_tasks
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json, write_sealed
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.settings import parse_study
 
 WORD = "baba"  # in the vocabulary of the generated language, whose tokenizer gives one token a word
 

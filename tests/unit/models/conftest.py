@@ -11,8 +11,8 @@ from tokenizers.models import WordLevel
 
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.study.architectures import ARCHITECTURES
-from coupled_adam_bench.study.config import Model
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
+from coupled_adam_bench.study.settings import Model
 
 VOCAB_SIZE, SEQ_LEN = 97, 16
 SIZES = {"name": "m", "n_layer": 3, "n_head": 2, "d_model": 8, "ffn_dim": 20, "learning_rate": 1e-3}

@@ -3,7 +3,7 @@ import pytest
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.models.stablelm import StableLM
-from coupled_adam_bench.study.config import Model
+from coupled_adam_bench.study.settings import Model
 
 SIZES = {"name": "m", "n_layer": 2, "n_head": 2, "d_model": 12, "learning_rate": 1e-3}
 

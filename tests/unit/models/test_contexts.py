@@ -15,7 +15,7 @@ from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.contexts import contexts_of_tokens, most_frequent
 from coupled_adam_bench.models.cross_entropy import IGNORED, cap
 from coupled_adam_bench.models.export import load_model, model_card, save_model
-from coupled_adam_bench.study.config import Model
+from coupled_adam_bench.study.settings import Model
 
 COUNTS = np.random.default_rng(0).permutation(VOCAB_SIZE)
 

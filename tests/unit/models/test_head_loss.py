@@ -16,7 +16,7 @@ from coupled_adam_bench.models.cross_entropy import (
     token_cross_entropy,
 )
 from coupled_adam_bench.models.export import load_model, save_model
-from coupled_adam_bench.study.config import Model
+from coupled_adam_bench.study.settings import Model
 
 CASES = [(0.0, None), (0.3, None), (0.0, 2.0), (0.3, 2.0), (1e-4, 30.0)]
 

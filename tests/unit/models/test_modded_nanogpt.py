@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model, save_model
-from coupled_adam_bench.study.config import Model
+from coupled_adam_bench.study.settings import Model
 
 VOCAB_SIZE, SEQ_LEN, N_HEAD, D_HEAD = 37, 12, 2, 16
 BASE = 1024 ** (

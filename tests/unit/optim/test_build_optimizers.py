@@ -9,7 +9,8 @@ from pydantic import TypeAdapter
 
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.optim.build import build_optimizers
-from coupled_adam_bench.study.config import (
+from coupled_adam_bench.study.plan.schedule import learning_rate_factor
+from coupled_adam_bench.study.settings import (
     AdamWSettings,
     CoupledAdamSettings,
     CustomSettings,
@@ -18,7 +19,6 @@ from coupled_adam_bench.study.config import (
     SingleOptimizer,
     Training,
 )
-from coupled_adam_bench.study.schedule import learning_rate_factor
 
 LION = {"name": "custom", "path": "pytorch_optimizer.Lion", "key": "lion", "label": "Lion"}
 TRAINING = Training(seq_len=4, batch_sequences=2, warmup_steps=10)

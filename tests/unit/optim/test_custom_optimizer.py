@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coupled_adam_bench.optim.custom import build
-from coupled_adam_bench.study.config import CustomSettings, Training
+from coupled_adam_bench.study.settings import CustomSettings, Training
 from coupled_adam_bench.training.trial import try_optimizer
 
 FILE = """

@@ -7,8 +7,8 @@ import torch
 
 from coupled_adam_bench.optim.build import build_embedding_optimizer
 from coupled_adam_bench.optim.normalized_sgd import NormalizedSGD, ObliqueSGD
-from coupled_adam_bench.study.config import Training, rate_factor
-from coupled_adam_bench.study.config.optimizers import (
+from coupled_adam_bench.study.settings import Training, rate_factor
+from coupled_adam_bench.study.settings.optimizers import (
     AdamMiniSettings,
     AdamWSettings,
     NormalizedSgdSettings,

@@ -8,7 +8,7 @@ from forks import run_group
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.optim.build import build_optimizers
 from coupled_adam_bench.optim.mean_row import add_mu_loss_gradient, mean_row, subtract_mean_row
-from coupled_adam_bench.study.config import AdamWSettings, SgdSettings, Training
+from coupled_adam_bench.study.settings import AdamWSettings, SgdSettings, Training
 
 SHARDED = """
 import os

@@ -36,10 +36,10 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.catalogue.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import parse_any_study, parse_study
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 FACTORS = (100, 200, 300, 400, 500, 600)

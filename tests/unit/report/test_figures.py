@@ -10,19 +10,14 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from coupled_adam_bench.report.figures.write import write_figures
 from cycler import cycler
 from fontTools.ttLib import TTFont
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from coupled_adam_bench.report import figures
-from coupled_adam_bench.report.figures import (
-    FIGURE_ENDINGS,
-    FIGURES,
-    figures_of,
-    scaled_places,
-    write_figures,
-)
+from coupled_adam_bench.report.figures import FIGURE_ENDINGS, FIGURES, figures_of, scaled_places
 from coupled_adam_bench.report.figures.curves import (
     differences,
     spectrum,
@@ -36,8 +31,8 @@ from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 OF_ALL = {
     "loss_accuracy",

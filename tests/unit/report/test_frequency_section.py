@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from coupled_adam_bench.study.catalogue.bands import BANDS
 from sections import tables_of
 
 from coupled_adam_bench.page.formats import difference_with_interval
@@ -12,10 +13,10 @@ from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, Metric
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import parse_study
 
 GAINS = {1: 0.25, 2: 0.5, 3: 0.75}
 

@@ -32,9 +32,9 @@ from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.decisions import CENTERED, decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.scores import verdicts
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 Value = Callable[[Any, str, str], float]
 

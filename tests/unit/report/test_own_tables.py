@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from coupled_adam_bench.study.catalog.tables import Table
-from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.catalogue.tables import Table
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_any_study, parse_study
 
 SHAPE = {"n_head": 2, "n_layer": 1, "learning_rate": 0.01}
 MINE = {

@@ -38,10 +38,10 @@ from coupled_adam_bench.statistics.scores import (
     scorecards,
     verdicts,
 )
-from coupled_adam_bench.study import versions
-from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.study.config import load_study, parse_any_study, parse_study
+from coupled_adam_bench.study.catalogue import versions
+from coupled_adam_bench.study.catalogue.tables import SETUP_TABLES, TABLE_ENDINGS
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import load_study, parse_any_study, parse_study
 
 ROOT = Path(__file__).parents[3]
 VOID = {"meta", "img", "br", "hr", "input", "link"}

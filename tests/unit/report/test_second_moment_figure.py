@@ -12,8 +12,8 @@ from matplotlib import rc_context
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.figures.moment import second_moment
 from coupled_adam_bench.report.figures.style import RC
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from coupled_adam_bench.report.render import render_setup
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.store.files import digest
-from coupled_adam_bench.study.config import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.tracking.described import name_without_seed
 
 STUDIES = Path(__file__).parents[3] / "workflow" / "config"

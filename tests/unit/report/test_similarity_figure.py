@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from coupled_adam_bench.records.kept import PAIRS, PairSimilarities, pack_pairs, unpack_pairs
 from coupled_adam_bench.records.stored import beside
 from coupled_adam_bench.report.figures.curves import means_by_rating, similarity
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 NAN = math.nan
 

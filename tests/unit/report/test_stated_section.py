@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from coupled_adam_bench.records.stated import stated_measures
 from sections import html_of, tables_of
 
-from coupled_adam_bench.records.stored import stated_measures
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
@@ -18,9 +18,9 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.hypotheses import STATISTIC
 from coupled_adam_bench.statistics.preregistered import stated_table
 from coupled_adam_bench.store.files import read_json
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.study.preregistration_record import note_stated
+from coupled_adam_bench.study.plan.preregistration_record import note_stated
+from coupled_adam_bench.study.settings import parse_study
 
 LOSS = {
     "name": "<b>loss</b>",

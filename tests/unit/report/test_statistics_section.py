@@ -20,8 +20,8 @@ from coupled_adam_bench.statistics import power
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 PAIR = ("adamw", "coupled_adam")
 

@@ -30,11 +30,11 @@ from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.store.markup import letters_by_need
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import parse_study
 
 PAPER = {name: METRICS[name] for name in PAPER_COLUMNS}
 

@@ -24,9 +24,9 @@ from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.paths import TUNING
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
-from coupled_adam_bench.study.tuning import choice_file, chosen_values
+from coupled_adam_bench.study.plan.tuning import choice_file, chosen_values
+from coupled_adam_bench.study.settings import parse_study
 
 NAN = math.nan
 Make = Callable[..., Plan]

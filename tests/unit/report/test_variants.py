@@ -12,9 +12,9 @@ from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell
 from embedding_geometry.matrix import VARIANTS
 
 TRAINED = {"isotropy": "embeddings", "r_bar": "word_similarity"}

@@ -9,7 +9,7 @@ from research.plugins.calibration import Calibration, seen
 
 from coupled_adam_bench.report.figures.curves import differences
 from coupled_adam_bench.report.figures.style import RC
-from coupled_adam_bench.study.catalog.metrics import of_text
+from coupled_adam_bench.study.catalogue.metrics import of_text
 from coupled_adam_bench.study.plan import Plan
 
 CURVE = {

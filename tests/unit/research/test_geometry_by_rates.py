@@ -12,8 +12,8 @@ from matplotlib import rc_context
 from coupled_adam_bench.report.figures.style import RC
 from coupled_adam_bench.report.plug_ins import own_figures
 from coupled_adam_bench.results.groups import layout_of
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 
 def plan_of(tiny_study: Any, per_decade: int) -> Plan:

@@ -16,8 +16,8 @@ from research.plugins.signal_to_noise import signal_to_noise
 from coupled_adam_bench.report.figures.style import RC
 from coupled_adam_bench.report.plug_ins import own_figures
 from coupled_adam_bench.results.groups import layout_of
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
 

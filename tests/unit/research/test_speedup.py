@@ -15,8 +15,8 @@ from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.plug_ins import declared_as
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 STATISTIC, FLIPS = declared_as("speedup", Speedup()), declared_as("flips", Flips())
 GRID = (100, 200, 400)

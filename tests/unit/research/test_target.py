@@ -17,8 +17,8 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Statistic
 from coupled_adam_bench.statistics.plug_ins import own_statistics
 from coupled_adam_bench.statistics.student import NO_SPREAD
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 HISTORY = [
     {"step": 10, "loss": 3.0},  # not measured

@@ -18,9 +18,9 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.plug_ins import declared_as
 from coupled_adam_bench.statistics.student import NO_INTERVAL, NO_SPREAD
-from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 STATISTIC = declared_as("trend", Growth())
 NAN = math.nan

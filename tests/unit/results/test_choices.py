@@ -18,9 +18,9 @@ from coupled_adam_bench.results.choices import (
 from coupled_adam_bench.statistics.candidates import STATISTIC
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import read_sealed, write_sealed
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
-from coupled_adam_bench.study.tuning import Tuning, choice_file
+from coupled_adam_bench.study.plan.tuning import Tuning, choice_file
+from coupled_adam_bench.study.settings import parse_study
 
 NAN = math.nan
 SPIKE = "loss or gradient not finite in step 3 of 60"

@@ -6,10 +6,10 @@ import pytest
 
 from coupled_adam_bench.results.collect import collect, read_results
 from coupled_adam_bench.results.tidy import write_csv
-from coupled_adam_bench.study.catalog.metrics import METRICS, RESULT_COLUMNS
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS, RESULT_COLUMNS
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 # A value of its own for each number that a stage measures, and those that depend on the study.
 FILES = {

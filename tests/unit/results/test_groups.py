@@ -9,10 +9,10 @@ import yaml
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.catalog.tables import TABLES
-from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.tables import TABLES
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_any_study, parse_study
 
 MODELS = [
     {

@@ -21,9 +21,9 @@ from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.lines import TOKENS, trend_of, upper_tail
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric, of_text
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric, of_text
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 ROOT = Path(__file__).parents[3]
 NAME = "pooled_calibration_rarest"

@@ -14,10 +14,10 @@ from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics.compare import STATISTIC, TEST_COLUMNS, compare
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.student import NO_SPREAD, holm
-from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 PAPER = {name: METRICS[name] for name in PAPER_COLUMNS}
 

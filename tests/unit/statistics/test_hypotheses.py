@@ -20,9 +20,9 @@ from coupled_adam_bench.statistics.hypotheses import (
 )
 from coupled_adam_bench.statistics.lines import trend_of
 from coupled_adam_bench.statistics.student import NO_SPREAD
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.study.preregistration import Hypothesis
+from coupled_adam_bench.study.plan.preregistration import Hypothesis
+from coupled_adam_bench.study.settings import parse_study
 
 NAN = math.nan
 LOSS = {

@@ -19,10 +19,10 @@ from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.plug_ins import declared_as
-from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.catalogue.metrics import Metric
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import parse_study
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 OF_RESULTS = ("tests.csv", "paired.csv", "power.csv")

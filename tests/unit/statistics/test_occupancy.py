@@ -17,8 +17,8 @@ from coupled_adam_bench.statistics.occupancy import (
     sum_of_rates,
 )
 from coupled_adam_bench.store.paths import data_dir
-from coupled_adam_bench.study.config import load_study, parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import load_study, parse_study
 
 ROOT = Path(__file__).parents[3]
 

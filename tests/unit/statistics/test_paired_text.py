@@ -24,9 +24,9 @@ from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.paired_text import STATISTIC, _documents, compare_text
 from coupled_adam_bench.statistics.student import NO_SPREAD
 from coupled_adam_bench.statistics.units import of_held_out
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import parse_study
 
 N_WINDOWS, N_DOCUMENTS = 30, 50
 HELD_OUT = np.arange(N_WINDOWS) ** 2 // 60

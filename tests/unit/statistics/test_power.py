@@ -17,8 +17,8 @@ from coupled_adam_bench.statistics.power import (
     power_rows,
     seeds_needed,
 )
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 
 NAN = math.nan
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from coupled_adam_bench.study.catalogue.bands import NEVER_SEEN
 from scipy import stats
 from sections import tables_of
 
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.shares import LABELS, STATISTIC, WHOLE
-from coupled_adam_bench.study.catalog.metrics import NEVER_SEEN
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan.cells import Cell
 
 TARGETS = dict(zip(LABELS, (3, 7, 90, 400, 500), strict=True))
 

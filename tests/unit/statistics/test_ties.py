@@ -16,7 +16,7 @@ from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.pairs import compare_all, correct
 from coupled_adam_bench.statistics.student import equivalence_p, t_test
 from coupled_adam_bench.statistics.units import average, of_documents
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 
 ACC = METRICS["acc"]
 ITEMS = 12

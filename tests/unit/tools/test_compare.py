@@ -15,8 +15,8 @@ from finished import SNAKEMAKE
 import coupled_adam_bench
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store.runs import finished_run
-from coupled_adam_bench.study.cells import block_cells
-from coupled_adam_bench.study.config import load_study
+from coupled_adam_bench.study.plan.cells import block_cells
+from coupled_adam_bench.study.settings import load_study
 from coupled_adam_bench.tools import compare as module
 from coupled_adam_bench.tools.compare import compare
 

@@ -25,7 +25,7 @@ from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION
 from coupled_adam_bench.evaluation.task_data import hub_data
 from coupled_adam_bench.evaluation.task_files import find_tasks
 from coupled_adam_bench.store.files import sha256_file, write_json
-from coupled_adam_bench.study.presets import PAPER_TASKS, TASK_REVISIONS, WORD_LISTS
+from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS, TASK_REVISIONS, WORD_LISTS
 from coupled_adam_bench.tools import fetch
 from embedding_geometry.transport import check_address
 
@@ -72,8 +72,8 @@ def _what_there_is(hub: HubServer, here: Here) -> None:
     hub.add("datasets/allenai/ai2_arc", files, TASK_REVISIONS["allenai/ai2_arc"])
     hub.files["/pairs.zip"] = zipped("sets/pairs.txt", b"word1\tword2\trating\r\n" + PAIRS)
     hub.files["/more.tar.gz"] = tarred("sets/more.txt", PAIRS * 2)
-    here.first = f"""from coupled_adam_bench.study import presets
-from coupled_adam_bench.study.presets import Home, WordList
+    here.first = f"""from coupled_adam_bench.study.catalogue import presets
+from coupled_adam_bench.study.catalogue.presets import Home, WordList
 presets.WORD_LISTS.update({{
     "pairs.txt": WordList("{sha256(PAIRS).hexdigest()}", (
         Home("{here.url}/pairs.zip", "sets/pairs.txt", has_header=True),

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from coupled_adam_bench.cli import main, parser
-from coupled_adam_bench.study.config import load_study
+from coupled_adam_bench.study.settings import load_study
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.tracking import place
 
 

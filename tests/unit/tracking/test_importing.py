@@ -18,9 +18,9 @@ from forks import python
 
 from coupled_adam_bench.records.stored import beside
 from coupled_adam_bench.store.files import write_json, write_sealed
-from coupled_adam_bench.study.cells import Cell, readable_count
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell, readable_count
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.tracking.described import CELL, run_name
 from coupled_adam_bench.tracking.importing import METRICS_PER_REQUEST, import_study
 from coupled_adam_bench.tracking.view import VIEW, curves, shown_at

@@ -14,9 +14,9 @@ from planned import only
 from coupled_adam_bench.machine.surroundings import LAUNCHER
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
 from coupled_adam_bench.training.trainer import Trainer

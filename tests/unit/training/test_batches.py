@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.settings import Training
 from coupled_adam_bench.training.batches import Batches
 from coupled_adam_bench.training.distributed import WorkerGroup
 

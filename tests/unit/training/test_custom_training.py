@@ -13,8 +13,8 @@ import pytest
 import torch
 import yaml
 
-from coupled_adam_bench.study.config import AdamWSettings, CustomSettings, Training, parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import AdamWSettings, CustomSettings, Training, parse_study
 from coupled_adam_bench.training.checks import check_optimizers
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
@@ -130,7 +130,7 @@ def test_a_package_that_is_not_there_is_found_without_torch(tmp_path, tiny_study
     assert "my_optimizers" not in str(raised.value)
     (tmp_path / "study.json").write_text(json.dumps(settings_of(tiny_study, LION, own)))
     code = (
-        "import sys; from pathlib import Path; from coupled_adam_bench.study.config import"
+        "import sys; from pathlib import Path; from coupled_adam_bench.study.settings import"
         " load_study\nfrom coupled_adam_bench.training.checks import"
         " check_optimizers\nsys.path.remove('');"
         " check_optimizers(load_study(Path('study.json')))\nsys.exit(sorted({'torch', 'numpy',"

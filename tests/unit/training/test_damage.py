@@ -23,8 +23,8 @@ from coupled_adam_bench.store.files import (
     write_json,
     write_sealed,
 )
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training.checkpoint import CheckpointError, checkpoints, damage
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train

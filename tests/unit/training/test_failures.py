@@ -20,8 +20,8 @@ from coupled_adam_bench.machine import device
 from coupled_adam_bench.machine.surroundings import LAUNCHER
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.store.paths import RunFiles
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training import distributed, room
 from coupled_adam_bench.training.checkpoint import CheckpointError, Checkpoints, checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup, open_group

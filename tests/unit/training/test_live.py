@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from coupled_adam_bench.study.catalogue.bands import BAND_NAMES, BAND_SHARES
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import only
@@ -20,9 +21,8 @@ from safetensors.numpy import load_file
 
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store.paths import trunk_dir
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training import live
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup

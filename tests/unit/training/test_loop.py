@@ -15,8 +15,8 @@ from planned import only
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json, read_sealed, write_sealed
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train

@@ -6,8 +6,8 @@ from casts import Casts
 from planned import only
 
 from coupled_adam_bench.store.files import read_json
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
 from coupled_adam_bench.training.memory import pieces

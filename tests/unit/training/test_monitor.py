@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from coupled_adam_bench.training.state import State
 
 from coupled_adam_bench.training import monitor
 from coupled_adam_bench.training.monitor import (
@@ -15,7 +16,6 @@ from coupled_adam_bench.training.monitor import (
     peak_flops,
     peak_memory_bytes,
 )
-from coupled_adam_bench.training.trainer import State
 
 CPU = torch.device("cpu")
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training.distributed import WorkerGroup
 
 ALONE = WorkerGroup(torch.device("cpu"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.settings import Training
 from coupled_adam_bench.training.order import WindowOrder
 
 ORDERS = ("with_replacement", "shuffled", "per_rank")

@@ -19,9 +19,9 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.occupancy import _of_text
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Training, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Training, parse_study
 from coupled_adam_bench.training.batches import Batches
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train

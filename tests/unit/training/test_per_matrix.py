@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from coupled_adam_bench.optim.build import build_optimizers
-from coupled_adam_bench.study.config import PerMatrixSettings, Training, parse_study
 from coupled_adam_bench.study.plan import make_plan, plan_from_json
+from coupled_adam_bench.study.settings import PerMatrixSettings, Training, parse_study
 from coupled_adam_bench.training.checks import custom_optimizers
 
 TRAINING = Training(

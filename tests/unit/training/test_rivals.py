@@ -9,8 +9,8 @@ import torch
 from planned import only
 
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
 

@@ -14,10 +14,10 @@ from coupled_adam_bench.cli import main
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json, write_sealed
 from coupled_adam_bench.store.runs import read_history
-from coupled_adam_bench.study.cells import stable_prefix
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
-from coupled_adam_bench.study.schedule import learning_rate_factor
+from coupled_adam_bench.study.plan.cells import stable_prefix
+from coupled_adam_bench.study.plan.schedule import learning_rate_factor
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.training.checkpoint import checkpoints, damage
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train, train_cells

@@ -10,10 +10,10 @@ from coupled_adam_bench.report.contents import study_files
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import check_plain, sha256_file, write_json
 from coupled_adam_bench.store.runs import read_run
-from coupled_adam_bench.study.cells import data_inputs
-from coupled_adam_bench.study.config.errors import validate
-from coupled_adam_bench.study.dotted import find_modules
 from coupled_adam_bench.study.plan import read_plan_file
+from coupled_adam_bench.study.plan.cells import data_inputs
+from coupled_adam_bench.study.plan.dotted import find_modules
+from coupled_adam_bench.study.settings.errors import validate
 from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
 from coupled_adam_registry import check, form
 

@@ -21,8 +21,8 @@ import yaml
 from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.report import contents, manifest
 from coupled_adam_bench.store.runs import FINISHED
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.cells import data_digest
+from coupled_adam_bench.study.catalogue.stages import STAGES
+from coupled_adam_bench.study.plan.cells import data_digest
 from coupled_adam_bench.tools.verify import verify
 from coupled_adam_bench.tools.verify.judge import Outcome
 from coupled_adam_bench.tools.verify.recorded import Recorded, known_settings

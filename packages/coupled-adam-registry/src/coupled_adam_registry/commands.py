@@ -23,7 +23,8 @@ def _bundle(arguments: argparse.Namespace) -> None:
 
 def _registry(arguments: argparse.Namespace) -> int:
     if arguments.action == "check":
-        from coupled_adam_bench.tools.verify.verify import parse_config
+        from coupled_adam_bench.tools.verify.options import parse_config
+
         from coupled_adam_registry.check import check
 
         given = (arguments.registry, arguments.bundles, arguments.again, arguments.device)

@@ -24,12 +24,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coupled_adam_bench.report.contents import statistics_of, study_files
 from coupled_adam_bench.store.files import gunzip, read_folder
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import CustomSettings
-from coupled_adam_bench.study.config.base import Label, Settings, Term
-from coupled_adam_bench.study.config.errors import in_words, validate
-from coupled_adam_bench.study.config.reading import DEEPEST
-from coupled_adam_bench.study.preregistration import Stated, read_stated
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.preregistration import Stated, read_stated
+from coupled_adam_bench.study.settings import CustomSettings
+from coupled_adam_bench.study.settings.base import Label, Settings, Term
+from coupled_adam_bench.study.settings.errors import in_words, validate
+from coupled_adam_bench.study.settings.reading import DEEPEST
 from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
 
 BUNDLE, MANIFEST, RESULTS, STATED = "bundle.json", "manifest.json", "results.csv", "stated.yaml"

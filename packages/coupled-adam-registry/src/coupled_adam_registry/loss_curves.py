@@ -14,8 +14,8 @@ from coupled_adam_bench.page.formats import plural
 from coupled_adam_bench.results.rounding import without_rounding
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.statistics.student import NO_INTERVAL, t_quantile
-from coupled_adam_bench.study.config import AdamWSettings, Optimizer
-from coupled_adam_bench.study.config.optimizers import HeadSettings
+from coupled_adam_bench.study.settings import AdamWSettings, Optimizer
+from coupled_adam_bench.study.settings.optimizers import HeadSettings
 
 BEYOND = "the interval reaches beyond the reference's tokens"
 _POINTS = 1024

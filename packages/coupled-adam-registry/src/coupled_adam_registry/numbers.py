@@ -15,7 +15,7 @@ from coupled_adam_bench.statistics import declared
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.tuning import choice_file
+from coupled_adam_bench.study.plan.tuning import choice_file
 from coupled_adam_bench.tools.verify.judge import MetricKey
 from coupled_adam_bench.tools.verify.recorded import Recorded
 from coupled_adam_registry import form

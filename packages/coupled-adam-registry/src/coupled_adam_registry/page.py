@@ -27,8 +27,8 @@ from coupled_adam_bench.page.formats import MISSING, fixed, shorthand, with_inte
 from coupled_adam_bench.report.contents import environments
 from coupled_adam_bench.report.make import write_page
 from coupled_adam_bench.statistics.preregistered import stated_in_advance
-from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.study.plan.cells import readable_count
 from coupled_adam_registry import form
 from coupled_adam_registry.check import Checked, checked_bundles
 from coupled_adam_registry.regimes import (

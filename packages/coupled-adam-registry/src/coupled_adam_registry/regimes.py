@@ -10,14 +10,16 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from coupled_adam_bench.study.catalogue.bands import RAREST
+
 from coupled_adam_bench.page.blocks import Cell
 from coupled_adam_bench.page.formats import MISSING, fixed
 from coupled_adam_bench.records.stored import settings_of
 from coupled_adam_bench.results.sample import Sample, summarize
 from coupled_adam_bench.statistics.student import mean_interval
 from coupled_adam_bench.store.files import digest
-from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
-from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_registry.check import Checked
 from coupled_adam_registry.loss_curves import Curve, is_adam, needed_tokens, reference_of
 

@@ -22,9 +22,10 @@ from coupled_adam.checks import (
     refuse_without_effect,
     warn_of_other_matrices,
 )
+from coupled_adam.numbers import Scalar
 from coupled_adam.saved_state import of_adamw, saved_group, saved_step_and_moment, step_device
 from coupled_adam.shards import local, part_of_row, placed_as, sums_over_shards
-from coupled_adam.update import Scalar, has_kernels, is_one_kernel, sums_of_squares, update
+from coupled_adam.update import has_kernels, is_one_kernel, sums_of_squares, update
 
 
 class CoupledAdam(torch.optim.Optimizer):

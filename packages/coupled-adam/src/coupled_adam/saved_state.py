@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from coupled_adam.numbers import exact_dtype
 from coupled_adam.shards import local, part_of_row
-from coupled_adam.update import exact_dtype
 
 _SHARED_WITH_ADAMW = (
     "params",

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coupled_adam.update import Scalar, exact_dtype
+from coupled_adam.numbers import Scalar, exact_dtype
 
 _BLOCK_ROWS, _BLOCK_COLUMNS = 16, 128
 # Programs that share the rows of a block of columns: enough to occupy all multiprocessors, and few

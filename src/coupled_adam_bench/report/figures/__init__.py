@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from coupled_adam_bench.records.stored import named
 from coupled_adam_bench.report.plug_ins import own_figures
 from coupled_adam_bench.results.groups import Layout
-from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
-from coupled_adam_bench.study.cells import Cell, readable_count
-from coupled_adam_bench.study.config.optimizers import CoupledAdamSettings
+from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell, readable_count
+from coupled_adam_bench.study.settings.optimizers import CoupledAdamSettings
 
 if TYPE_CHECKING:  # rules read the declarations, and matplotlib and pandas take longer than they
     from matplotlib.figure import Figure

@@ -29,8 +29,9 @@ from coupled_adam_bench.report.figures.style import (
     zero_line,
 )
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.catalogue.bands import BANDS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.plan.cells import Cell
 
 Points = list[tuple[float, float]]
 _BESIDE = 0.12  # distance of the optimizers' points in a band

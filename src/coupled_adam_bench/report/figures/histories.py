@@ -20,8 +20,8 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.runs import run_history
-from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.names import VALIDATION_LOSS
 
 _POINTS = 500
 """The most points of a curve, which are more than its panel has pixels."""

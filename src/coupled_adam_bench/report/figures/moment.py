@@ -12,8 +12,8 @@ from coupled_adam_bench.report.figures.style import STYLES, add_legend, panels
 from coupled_adam_bench.results.groups import Layout, Setup
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.runs import run_history
-from coupled_adam_bench.study.catalog.names import ADAM
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.catalogue.names import ADAM
+from coupled_adam_bench.study.plan.cells import Cell
 
 _NUMBERS = {"moment_slope": "slope $A$", "moment_exponent": "exponent", "moment_r_squared": "$R^2$"}
 """Columns of a history, and what a panel calls each."""

@@ -28,8 +28,9 @@ from coupled_adam_bench.results.groups import Group, Setup
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.candidates import STATISTIC, place_of
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.study.catalog.metrics import RAREST, Metric
-from coupled_adam_bench.study.tuning import Tuning
+from coupled_adam_bench.study.catalogue.bands import RAREST
+from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.study.plan.tuning import Tuning
 
 
 def _drawn_groups(study: StudyResults) -> list[Group]:

@@ -15,7 +15,7 @@ from coupled_adam_bench.page.formats import shorthand
 from coupled_adam_bench.report.figures import plain
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.sample import summarize
-from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import Metric
 from coupled_adam_bench.study.plan import Plan
 
 TEXT_INCHES, COLUMN_INCHES = 6.29, 3.03

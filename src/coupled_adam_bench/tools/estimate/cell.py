@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coupled_adam_bench.store.files import read_sealed
-from coupled_adam_bench.study.cells import Cell, Trunk
-from coupled_adam_bench.study.config import FilesSource, Study
-from coupled_adam_bench.study.inputs import text_files
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.cells import Cell, Trunk
+from coupled_adam_bench.study.plan.inputs import text_files
+from coupled_adam_bench.study.settings import FilesSource, Study
 from coupled_adam_bench.tools.estimate.rental import MEMORY_GB
 from coupled_adam_bench.tools.estimate.speed import (
     LONGEST_MINUTES,

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.tools.estimate.roofline import step_parts
 
 PUBLIC = Path(__file__).with_name("public_logs.csv")

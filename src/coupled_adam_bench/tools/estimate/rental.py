@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coupled_adam_bench.machine.gpus import GPUS
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Budget
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Budget
 from coupled_adam_bench.tools.estimate.speed import Speed, Spread, estimated_speed
 from coupled_adam_bench.training.memory import largest_micro_batch
 

@@ -5,8 +5,8 @@ Communication between GPUs is left out. ``public_logs`` says how much longer rea
 """
 
 from coupled_adam_bench.machine.gpus import GPUS
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Execution
 from coupled_adam_bench.training.memory import local_sequences, memory_of
 
 # Shares of the peak that we assume; TF32, in which float32 is multiplied, has half the peak of

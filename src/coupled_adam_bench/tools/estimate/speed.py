@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 from coupled_adam_bench.machine.gpus import GPUS
 from coupled_adam_bench.store.paths import GPU_SPEED, RESULTS, RunFiles
 from coupled_adam_bench.store.runs import FINISHED, read_run
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Execution
 from coupled_adam_bench.tools.estimate.public_logs import (
     Log,
     ResidualSource,

@@ -9,8 +9,8 @@ from pathlib import Path
 from coupled_adam_bench.machine.device import n_processors
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import KEEP_CHECKPOINTS
-from coupled_adam_bench.study.config import Budget
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.settings import Budget
 from coupled_adam_bench.tools.estimate.cell import (
     BranchEstimate,
     CellEstimate,

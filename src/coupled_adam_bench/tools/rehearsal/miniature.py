@@ -17,10 +17,10 @@ from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import Progress
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import seal, write_sealed
-from coupled_adam_bench.study.cells import data_digest
-from coupled_adam_bench.study.config import Model, Study, parse_study
 from coupled_adam_bench.study.plan import PLAN_SHA256, Plan, load_plan
-from coupled_adam_bench.study.tuning import choice_file
+from coupled_adam_bench.study.plan.cells import data_digest
+from coupled_adam_bench.study.plan.tuning import choice_file
+from coupled_adam_bench.study.settings import Model, Study, parse_study
 from coupled_adam_bench.training.checks import custom_optimizers
 
 Run = Callable[[list[str]], int]

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store.files import read_json, sha256_file
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Paths, Study
-from coupled_adam_bench.study.config.errors import field_location
+from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import Plan, plan_from_json
-from coupled_adam_bench.study.tuning import fill_slot
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.tuning import fill_slot
+from coupled_adam_bench.study.settings import Paths, Study
+from coupled_adam_bench.study.settings.errors import field_location
 from coupled_adam_bench.tools.verify.judge import Group, MetricKey
 
 

@@ -13,10 +13,10 @@ from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.cells import Cell, data_digest
-from coupled_adam_bench.study.config import CustomSettings, SyntheticSource
-from coupled_adam_bench.study.dotted import changed_code
-from coupled_adam_bench.study.tuning import choice_file
+from coupled_adam_bench.study.plan.cells import Cell, data_digest
+from coupled_adam_bench.study.plan.dotted import changed_code
+from coupled_adam_bench.study.plan.tuning import choice_file
+from coupled_adam_bench.study.settings import CustomSettings, SyntheticSource
 from coupled_adam_bench.tools.verify.recorded import Recorded
 
 

@@ -18,8 +18,8 @@ from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import FINISHED, read_run
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Paths
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Paths
 from coupled_adam_bench.tools.verify.judge import (
     LEVEL,
     Finding,

@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_leaves
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.build import build_optimizers
-from coupled_adam_bench.study.architectures import ARCHITECTURES
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution, parse_study
+from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.settings import Execution, parse_study
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
 from coupled_adam_bench.training.memory import (

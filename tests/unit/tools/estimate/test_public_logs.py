@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coupled_adam_bench.store.paths import GPU_SPEED, RESULTS
-from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.tools.estimate.public_logs import (
     FROM_NOTES,
     PUBLIC,

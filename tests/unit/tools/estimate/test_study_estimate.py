@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from coupled_adam_bench.tools.estimate.quantities import count, hours, size, span
 
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.config import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
+from coupled_adam_bench.study.settings import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.tools.estimate.cell import own_parts, prepare_minutes, trunk_part
 from coupled_adam_bench.tools.estimate.public_logs import residual_of
 from coupled_adam_bench.tools.estimate.speed import (
@@ -28,7 +29,7 @@ from coupled_adam_bench.tools.estimate.speed import (
     train_minutes,
 )
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
-from coupled_adam_bench.tools.estimate.text import count, describe, hours, size, span
+from coupled_adam_bench.tools.estimate.text import describe
 from coupled_adam_bench.training.memory import memory_of, train_mem_mb
 
 CONFIGS = Path(__file__).parents[4] / "workflow" / "config"

@@ -7,8 +7,8 @@ import pytest
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.config import load_any_study, parse_study
 from coupled_adam_bench.study.plan import load_plan, make_plan
+from coupled_adam_bench.study.settings import load_any_study, parse_study
 from coupled_adam_bench.tools.rehearsal.miniature import miniature, run_miniature
 
 ROOT = Path(__file__).parents[4]

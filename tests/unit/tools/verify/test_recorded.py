@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.tools.verify.recorded import known_settings
 
 ROOT = Path(__file__).parents[4]

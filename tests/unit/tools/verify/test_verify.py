@@ -15,8 +15,8 @@ from coupled_adam_bench.machine.device import processor
 from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_json
 from coupled_adam_bench.store.paths import data_dir
-from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import load_plan, make_plan
+from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.tools.verify import verify as verify_module
 from coupled_adam_bench.tools.verify.recorded import _chosen, with_choices
 from coupled_adam_bench.tools.verify.rerun import run_in_process

@@ -1,0 +1,138 @@
+"""Finds and imports the classes of a study's plug-ins, and checks them against the contract
+(docs/plugins.md)."""
+
+import inspect
+from collections.abc import Collection, Iterator
+from typing import Any, ClassVar, TypeVar
+
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan.dotted import Code, code_of, import_object
+from coupled_adam_bench.study.settings.plug_ins import PlugIn
+
+CONTRACT = 1
+"""The version of what a plug-in is given and gives: it changes if plug-ins of before would fail."""
+
+
+class Contract:
+    """What every plug-in declares; each kind adds its own names to these."""
+
+    contract: ClassVar[int]
+    """The version of the contract that the class is written for."""
+
+
+Kind = TypeVar("Kind", bound=Contract)
+
+
+def entries(plan: Plan) -> Iterator[tuple[str, PlugIn]]:
+    """Yield the field and the entry of each plug-in of a plan."""
+    for kind in ("files", "figures"):
+        for index, entry in enumerate(getattr(plan.statistics, kind)):
+            yield f"statistics.{kind}.{index}", entry
+    for study in plan.studies.values():
+        for index, entry in enumerate(study.execution.measurements):
+            yield f"execution.measurements.{index}", entry
+
+
+def check_names(plan: Plan, files: Collection[str], figures: Collection[str]) -> None:
+    """Refuse the name of a file or of a figure that the program makes itself; nothing is
+    imported."""
+    taken = {"files": {file.removesuffix(".csv") for file in files}, "figures": {*figures}}
+    for kind, names in taken.items():
+        for index, entry in enumerate(getattr(plan.statistics, kind)):
+            if entry.name in names:
+                raise ValueError(
+                    f"statistics.{kind}.{index}.name: {entry.name!r} is made by the program itself;"
+                    f" give yours another name than {', '.join(sorted(names))}"
+                )
+
+
+def code_of_report(plan: Plan) -> dict[str, Code]:
+    """Return by path what identifies the code of the plug-ins that make parts of the report.
+
+    Nothing is imported. ``ValueError`` names the field of a plug-in, also of a measurement, whose
+    module is not there.
+    """
+    found = {}
+    for place, entry in entries(plan):
+        try:
+            code = code_of(entry.path)
+        except ValueError as error:
+            raise ValueError(f"{place}.{error}") from None
+        if place.startswith("statistics"):
+            found[entry.path] = code
+    return found
+
+
+def class_of(place: str, entry: PlugIn, base: type[Kind], *given: Any) -> type[Kind]:
+    """Import the class of a plug-in, which can be called with what is ``given`` and its arguments.
+
+    ``ValueError`` names the field, and what the class lacks.
+    """
+    try:
+        kind = import_object(entry.path)
+    except ValueError as error:
+        raise ValueError(f"{place}.{error}") from None
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise ValueError(
+            f"{place}.path: {entry.path} is no subclass of {base.__name__}; derive it from"
+            f" {base.__module__}.{base.__name__}"
+        )
+    if missing := list(_missing(kind, base)):
+        raise ValueError(
+            f"{place}.path: {entry.path} lacks {', '.join(missing)}; the class must have"
+            " all that docs/plugins.md lists for its kind"
+        )
+    if kind.contract != CONTRACT:
+        raise ValueError(
+            f"{place}.path: {entry.path} is written for contract {kind.contract!r}, and this"
+            f" program has {CONTRACT}; read docs/plugins.md, change the class, and set"
+            f" `contract = {CONTRACT}`"
+        )
+    signature = inspect.signature(kind)
+    try:
+        signature.bind(*given, **entry.arguments)
+    except TypeError as error:
+        raise ValueError(f"{place}.arguments: {error}; {entry.path} takes {signature}") from None
+    return kind
+
+
+def _missing(kind: type[Contract], base: type[Contract]) -> Iterator[str]:
+    """Yield what a class lacks: names that its base declares without a value, then methods."""
+    for declaring in reversed(base.__mro__):
+        for name in inspect.get_annotations(declaring):
+            if not hasattr(kind, name):
+                yield f"`{name}`"
+    for method in sorted(getattr(kind, "__abstractmethods__", ())):
+        yield f"the method `{method}`"
+
+
+class PlanContract(Contract):
+    """What the plug-ins of a report declare, which see all of a plan."""
+
+    def check(self, plan: Plan) -> None:
+        """Raise ``ValueError`` for a plan that lacks what the plug-in needs; by default, none
+        does."""
+
+
+PlanKind = TypeVar("PlanKind", bound=PlanContract)
+
+
+def made_for(plan: Plan, place: str, entry: PlugIn, base: type[PlanKind]) -> PlanKind:
+    """Return an object of a plug-in's class that has looked at the plan."""
+    plug_in = made(place, entry, base)
+    try:
+        plug_in.check(plan)
+    except ValueError as error:
+        raise ValueError(f"{place}: {entry.path}: {error}") from None
+    return plug_in
+
+
+def made(place: str, entry: PlugIn, base: type[Kind], *given: Any) -> Kind:
+    """Return an object of a plug-in's class; ``ValueError`` if it refuses its arguments."""
+    kind = class_of(place, entry, base, *given)
+    try:
+        return kind(*given, **entry.arguments)
+    except Exception as error:  # a constructor may raise anything
+        raise ValueError(
+            f"{place}.arguments: {entry.path} refuses them ({type(error).__name__}: {error})"
+        ) from error

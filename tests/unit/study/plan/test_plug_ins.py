@@ -1,0 +1,179 @@
+"""Plug-ins: what a study may say of them, what their classes must have, and that they move no
+cell."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coupled_adam_bench.report.contents import sections, statistics_of
+from coupled_adam_bench.report.figures import FIGURES, figure_names, figures_of
+from coupled_adam_bench.report.plug_ins import own_figures
+from coupled_adam_bench.statistics.plug_ins import own_statistics
+from coupled_adam_bench.study.catalogue.contents import STATISTICS
+from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan.plug_ins import check_names, code_of_report
+from coupled_adam_bench.study.settings import parse_study
+
+Settings = Callable[..., dict[str, Any]]
+
+CODE = """
+from coupled_adam_bench.report.plug_ins import FigurePlugIn
+from coupled_adam_bench.statistics.plug_ins import StatisticPlugIn
+
+class Fine(StatisticPlugIn):
+    contract, title, columns, key = 1, "Fine", {"a": int}, ("a",)
+    def __init__(self, least=0): self.least = least
+    def rows(self, material): yield {"a": self.least}
+    def blocks(self, material, statistic): return ()
+
+class Bare(StatisticPlugIn):
+    contract, title, columns = 1, "Bare", {"a": int}
+    def rows(self, material): return ()
+
+class Old(Fine):
+    contract = 0
+
+class Picky(Fine):
+    def __init__(self, least): raise RuntimeError("no")
+
+class Drawn(FigurePlugIn):
+    contract, caption = 1, "A figure."
+    def draw(self, material): return None
+
+class Plain:
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the plug-ins, whose module no other test has."""
+    file = tmp_path / f"plug_ins_{tmp_path.parent.name}_{tmp_path.name}.py".replace("-", "_")
+    file.write_text(CODE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    return file
+
+
+def plan_of(tiny_study: Settings, code: Path, kind: str = "files", **entry: Any) -> Plan:
+    path = f"{code.stem}.{entry.pop('path', 'Fine')}"
+    return make_plan(
+        parse_study(tiny_study(statistics={kind: [{"name": "mine", "path": path} | entry]}))
+    )
+
+
+def test_a_study_has_what_it_brings(tiny_study: Settings, code: Path) -> None:
+    plan = plan_of(tiny_study, code, arguments={"least": 7})
+    (statistic,) = own_statistics(plan)
+    assert (statistic.file, list(statistic.rows(None))) == ("mine.csv", [{"a": 7}])  # type: ignore[arg-type]
+    ids = [section.id for section in sections(plan)]
+    assert ids.index("plug-in-mine") + 1 == ids.index("setup")
+    assert statistic.file not in {each.file for each in statistics_of(plan)}
+    plan = plan_of(tiny_study, code, "figures", path="Drawn")
+    assert figure_names(plan)[-1] == "mine"
+    assert figures_of(plan)["mine"] == "A figure."
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"path": "Fin"}, r"statistics\.files\.0\.path: .* has no 'Fin'; did you mean 'Fine'\?"),
+        (
+            {"path": "Plain"},
+            r"Plain is no subclass of StatisticPlugIn; derive it from coupled_adam",
+        ),
+        ({"path": "Bare"}, r"Bare lacks `key`, the method `blocks`; the class must have"),
+        ({"path": "Old"}, r"Old is written for contract 0, and this program has 1; read docs"),
+        (
+            {"path": "Picky", "arguments": {"least": 1}},
+            r"arguments: .* refuses them \(RuntimeError",
+        ),
+        (
+            {"arguments": {"most": 1}},
+            r"arguments: got an unexpected keyword argument 'most'; .* takes",
+        ),
+    ],
+)
+def test_a_class_that_breaks_the_contract_is_refused(
+    tiny_study: Settings, code: Path, entry: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        own_statistics(plan_of(tiny_study, code, **entry))
+
+
+def test_a_figure_that_breaks_the_contract_is_refused(tiny_study: Settings, code: Path) -> None:
+    with pytest.raises(ValueError, match=r"figures\.0\.path: .* no subclass of FigurePlugIn"):
+        own_figures(plan_of(tiny_study, code, "figures", path="Fine"))
+
+
+@pytest.mark.parametrize(("kind", "taken"), [("files", "tests"), ("figures", "training")])
+def test_a_name_that_is_taken_is_refused(
+    tiny_study: Settings, code: Path, kind: str, taken: str
+) -> None:
+    files = [each.file for each in STATISTICS]
+    with pytest.raises(ValueError, match=rf"statistics\.{kind}\.0\.name: '{taken}' is made by"):
+        check_names(plan_of(tiny_study, code, kind, name=taken), files, FIGURES)
+    check_names(plan_of(tiny_study, code, kind), files, FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        (
+            [{"name": "a", "path": "m.A"}, {"name": "a", "path": "m.B"}],
+            "the name of several plug-ins",
+        ),
+        ([{"name": "a/b", "path": "m.A"}], "small letters"),
+        ([{"name": "a", "path": "A"}], "a module and what it defines, joined by dots"),
+        ([{"name": "a", "path": "m.A", "arguments": {"x": "1e-8"}}], "write 1.0e-8"),
+    ],
+)
+def test_a_wrong_entry_is_refused(tiny_study: Settings, entries: list[Any], said: str) -> None:
+    for given in ({"statistics": {"files": entries}}, {"statistics": {"figures": entries}}):
+        with pytest.raises(ValueError, match=said):
+            parse_study(tiny_study(**given))
+    with pytest.raises(ValueError, match=said):
+        parse_study(tiny_study(execution={"measurements": entries}))
+
+
+def test_changed_code_is_another_report(tiny_study: Settings, code: Path) -> None:
+    plan = plan_of(tiny_study, code)
+    before = code_of_report(plan)
+    assert list(before) == [f"{code.stem}.Fine"]
+    code.write_text(CODE + "\n", encoding="utf-8")
+    assert code_of_report(plan) != before
+    code.unlink()
+    with pytest.raises(ValueError, match=r"statistics\.files\.0\.path: no package or module"):
+        code_of_report(plan)
+
+
+def test_a_measurement_without_its_module_is_refused(tiny_study: Settings) -> None:
+    execution = tiny_study()["execution"] | {"measurements": [{"name": "a", "path": "lost.A"}]}
+    plan = make_plan(parse_study(tiny_study(execution=execution)))
+    with pytest.raises(ValueError, match=r"execution\.measurements\.0\.path: no package"):
+        code_of_report(plan)
+
+
+def test_plug_ins_move_no_cell_and_their_absence_no_record(
+    tiny_study: Settings, tiny_plan: Plan
+) -> None:
+    entry = [{"name": "a", "path": "m.A"}]
+    execution = tiny_study()["execution"] | {"measurements": entry}
+    study = parse_study(
+        tiny_study(execution=execution, statistics={"files": entry, "figures": entry})
+    )
+    assert list(make_plan(study).cells) == list(tiny_plan.cells)
+    dumped = study.model_dump(mode="json")
+    assert dumped["execution"]["measurements"] == [entry[0] | {"arguments": {}}]
+    (plain,) = (each.model_dump(mode="json") for each in tiny_plan.studies.values())
+    assert "measurements" not in plain["execution"]
+    assert not {"files", "figures"} & plain["statistics"].keys()
+    assert code_of_report(tiny_plan) == {}
+
+
+def test_a_plug_in_may_refuse_a_plan(tiny_study: Settings, code: Path) -> None:
+    more = '\n\nclass Fussy(Fine):\n    def check(self, plan): raise ValueError("too few seeds")\n'
+    code.write_text(CODE + more, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"statistics\.files\.0: .*Fussy: too few seeds"):
+        own_statistics(plan_of(tiny_study, code, path="Fussy"))
