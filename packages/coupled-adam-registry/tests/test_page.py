@@ -178,10 +178,10 @@ def test_the_speedup_is_beside_the_strongest_adam_of_the_same_tokens(registry: R
     assert cells_of(text, "Ember")[3] == "2.00 of Adam"
     assert [cells_of(text, "Adam", place)[3] for place in range(3)] == ["-"] * 3
     ratios = [cells_of(text, "Adam, f = 3", place)[3] for place in range(3)]
-    assert ratios[0] == "-"  # the reference needs less than its fewest tokens
+    assert ratios[0] == "-"  # the reference is below this loss with its fewest tokens
     assert all(ratio.endswith("of Adam") and float(ratio.split()[0]) < 1 for ratio in ratios[1:])
     assert cells_of(text, "SGD, f = 1")[3] == "-"
-    assert "beside Adam; the reference needs less than its fewest tokens, " in text
+    assert "beside Adam; the reference is below this loss with its fewest tokens" in text
 
 
 @pytest.mark.parametrize(
