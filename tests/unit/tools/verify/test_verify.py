@@ -197,7 +197,7 @@ def test_all_shipped_manifests_are_read(tmp_path: Path) -> None:
     packed = [
         path for top in ("research", "docs") for path in (ROOT / top).rglob("manifest.json.gz")
     ]
-    assert len(packed) == 15
+    assert len(packed) == 16
     found = [unpacked(path, tmp_path / path.parts[-3]) for path in packed]
     studies = set()
     for path in (EXAMPLES / "demo" / "manifest.json", *found):
