@@ -89,7 +89,10 @@ def pytest_configure(config: pytest.Config) -> None:
             " use neither run here)",
             returncode=2,
         )
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, what tests start would ignore it
+    # What tests start would ignore SIGHUP under nohup, and SIGINT in the background of a script.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # workers inherit it
         folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_fast_place())
         os.environ |= {FOLDER: folder, OWNER: str(os.getpid())}
