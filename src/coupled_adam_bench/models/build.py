@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.models import contexts, gpt2, stablelm
 from coupled_adam_bench.models.base import Family, LanguageModel
-from coupled_adam_bench.models.plug_ins import own_model
+from coupled_adam_bench.models.plug_ins import arguments_of, own_model
 from coupled_adam_bench.study.catalogue.architectures import ArchitectureName
 from coupled_adam_bench.study.settings import Model
 from coupled_adam_bench.study.settings.plug_ins import Own
@@ -45,13 +45,6 @@ def build_model(
     if isinstance(model.architecture, Own):
         return own_model(model, vocab_size, seq_len, soft_cap)
     return family_of(model.architecture).model(
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        n_layer=model.n_layer,
-        n_head=model.n_head,
-        d_model=model.d_model,
-        d_ffn=model.d_ffn,
-        tied=model.tied,
-        soft_cap=soft_cap,
+        **arguments_of(model, vocab_size, seq_len, soft_cap),
         **{option: getattr(model, option) for option in model.family.options},
     )

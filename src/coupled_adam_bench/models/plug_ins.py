@@ -1,7 +1,7 @@
 """Architectures and initializations that a study brings: classes of its own."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,22 @@ class InitializationPlugIn(Contract, ABC):
         """Fill a matrix in place with its initial values, drawn by ``generator``."""
 
 
+def arguments_of(
+    model: Model, vocab_size: int, seq_len: int, soft_cap: float | None
+) -> dict[str, Any]:
+    """Return the arguments with which the module of every architecture is made."""
+    return {
+        "vocab_size": vocab_size,
+        "seq_len": seq_len,
+        "n_layer": model.n_layer,
+        "n_head": model.n_head,
+        "d_model": model.d_model,
+        "d_ffn": model.d_ffn,
+        "tied": model.tied,
+        "soft_cap": soft_cap,
+    }
+
+
 def own_model(
     model: Model, vocab_size: int, seq_len: int, soft_cap: float | None = None
 ) -> ArchitecturePlugIn:
@@ -44,14 +60,7 @@ def own_model(
         f"models.{model.name}.architecture",
         model.architecture,
         ArchitecturePlugIn,  # type: ignore[type-abstract]
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        n_layer=model.n_layer,
-        n_head=model.n_head,
-        d_model=model.d_model,
-        d_ffn=model.d_ffn,
-        tied=model.tied,
-        soft_cap=soft_cap,
+        **arguments_of(model, vocab_size, seq_len, soft_cap),
     )
 
 
