@@ -82,7 +82,8 @@ def _data(task: TaskFile, settings: dict[str, Any]) -> dict[str, list[Digest]]:
     if not isinstance(source, str) or not (is_reader or Path(source).exists()):
         return {}
     folder = Path(options.get("data_dir") or "") if is_reader else Path(source)
-    if "data_files" not in options:  # the folder is read whole
+    if "data_files" not in options:
+        _check_narrow(task, folder)
         return {"": [_digest(path) for path in list_folder(folder).files if path.is_file()]}
     named = options["data_files"]
     splits = named if isinstance(named, dict) else {"": named}
@@ -91,6 +92,16 @@ def _data(task: TaskFile, settings: dict[str, Any]) -> dict[str, list[Digest]]:
         listed = [names] if isinstance(names, str) else names
         digests[str(split)] = [one for name in listed for one in _digests(task, folder, name)]
     return digests
+
+
+def _check_narrow(task: TaskFile, folder: Path) -> None:
+    """Raise ``ValueError`` for a task whose data are a whole folder that holds the study, too."""
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise ValueError(
+            f"evaluation.downstream.tasks: {task.name} reads all files of {folder.resolve()}, where"
+            f" the study and its results lie ({task.path}); name its data, for example"
+            " `dataset_kwargs: {data_files: {test: data/items.jsonl}}`"
+        )
 
 
 def _digests(task: TaskFile, folder: Path, name: str) -> list[Digest]:

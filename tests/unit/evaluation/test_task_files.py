@@ -6,7 +6,7 @@ from text_study import text_settings
 
 from coupled_adam_bench.evaluation.settings import EvaluationError, check_evaluation
 from coupled_adam_bench.evaluation.task_data import mirrored_task
-from coupled_adam_bench.evaluation.task_digests import task_contents
+from coupled_adam_bench.evaluation.task_digests import reads_files, task_contents
 from coupled_adam_bench.evaluation.task_files import (
     PAPER_TASK_FILES,
     TaskFile,
@@ -80,7 +80,7 @@ def test_own_tasks_come_first(tmp_path):
 
 def test_hidden_copies_of_own_tasks_are_not_found(tmp_path):
     """A notebook's copy sorts before the task that it was made of."""
-    own = write_task(tmp_path, "mine", dataset_path="json")
+    own = write_task(tmp_path, "mine")
     before = task_contents(own, None, str(tmp_path))
     write_task(tmp_path / ".ipynb_checkpoints", "mine", dataset_path="csv")
     (tmp_path / "._mine.yaml").write_bytes(b"\0\5\26\7task: mine\n")
@@ -130,6 +130,30 @@ def test_a_key_twice_in_a_task(tmp_path):
         read_task(path)
     path.write_text("task: own\nbase: &base {version: 1}\nmetadata: {<<: *base, version: 2}\n")
     assert read_task(path)["metadata"] == {"version": 2}
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "a task names no data files, or the folder of the study, so that all results would be its data",
+    "the start refuses it, and says how data files are named",
+)
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"dataset_path": "json"},
+        {"dataset_path": "csv", "dataset_kwargs": {"data_dir": ".."}},
+        {"dataset_path": "."},
+    ],
+)
+def test_data_of_a_task_that_hold_the_study(values, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    touch(tmp_path / "data" / "items.jsonl")
+    with pytest.raises(ValueError, match=r"mine reads all files of /.*mine\.yaml.*name its data"):
+        task_contents(write_task(tmp_path, "mine", **values), None, str(tmp_path))
+    files = {"data_files": {"test": "data/items.jsonl"}}
+    for options in (files, {"data_dir": "data"}):
+        task = write_task(tmp_path, "mine", dataset_path="json", dataset_kwargs=options)
+        assert reads_files(task_contents(task, None, str(tmp_path)))
 
 
 def test_pointers_of_git_lfs_are_no_data_of_a_task(tmp_path, monkeypatch):
