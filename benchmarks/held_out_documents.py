@@ -125,7 +125,7 @@ def real_text(files: list[Path]) -> Text:
 
 
 def main() -> None:
-    """Print the table of docs/statistics.md, and that of a text of one's own."""
+    """Print the table of drawn texts, and that of a text of the user."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "surroundings.md"
+PAGE = Path(__file__).with_name("silenced.md")
 SOURCES = (
     "src",
     "packages/coupled-adam/src",
@@ -24,7 +24,7 @@ SILENCING = re.compile(
 )
 """Calls that keep a library from saying something, and lists of what is not shown."""
 CLEARED = "machine/surroundings.py"
-"""What an environment variable may decide is the other table of the page."""
+"""What an environment variable may decide stands there, and on its own page."""
 
 
 def silenced() -> dict[str, set[str]]:
@@ -42,9 +42,9 @@ def silenced() -> dict[str, set[str]]:
 
 def rows() -> list[tuple[str, set[str], str, str]]:
     """File, calls, what is silenced and what stands in its place, of each row of the table."""
-    section = PAGE.read_text().partition("## What libraries would say")[2]
+    text = PAGE.read_text()
     found = []
-    for line in section.splitlines():
+    for line in text.splitlines():
         if line.startswith("| `"):
             where, what, place = (cell.strip() for cell in line.strip("|").split(" | "))
             file, _, calls = where.partition("`: ")

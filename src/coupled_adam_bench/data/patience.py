@@ -13,8 +13,8 @@ BY_FETCH = " download it first (target `fetch`, with paths.hub_mirror),"
 
 
 class PlaceError(ValueError):
-    """Says why a place cannot serve a dataset, and what to set for a corpus; ``problem`` is the
-    first alone."""
+    """Says why a place cannot serve a dataset, and what to set for a corpus; ``problem`` is only
+    the first."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem}; {advice}")

@@ -29,8 +29,8 @@ class NormalizedSGD(MatrixOptimizer):
     where ``rms`` is ``sqrt(mean_j(m_ij^2))`` by row, and ``sqrt(mean_i(m_ij^2))`` by column. The
     paper divides by the norm and its code by the root mean square, which differ by a constant
     factor; this is the code's. SCALE has columns of the matrix "inputs x outputs": for the
-    embedding these are the D columns here, and for the head the V rows, where alone it has
-    momentum. The state is ``exp_avg``, shape VD, with momentum, and nothing else.
+    embedding these are the D columns here, and for the head the V rows. Only the head has
+    momentum there. The state is ``exp_avg``, shape VD, with momentum, and nothing else.
 
     Args:
         params: parameters or parameter groups, all of them matrices.

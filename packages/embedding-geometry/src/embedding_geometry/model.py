@@ -107,7 +107,7 @@ def measure_model(
     No more than one matrix is in memory. ``ValueError`` with the name of what cannot be measured.
     """
     if name.endswith(MATRIX_ENDING):
-        matrices = Matrices("a matrix alone", NumpyMatrix(Path(name)), None, tied=None)
+        matrices = Matrices("only a matrix", NumpyMatrix(Path(name)), None, tied=None)
         place, file, known = None, _TOKENIZER, Known()
         # The tokenizer that goes with a matrix is a file, or lies in a folder under its usual name.
         if given is not None and given.is_dir():

@@ -48,7 +48,7 @@ def find_by_name(
     embeddings = _only(model, candidates(_INPUT), "input")
     head = _only(model, candidates(_OUTPUT), "output")
     says = config.get("tie_word_embeddings")
-    # A tied matrix may be stored as the head alone. An input matrix of another size, though, is not
+    # A tied matrix may be stored only as the head. An input matrix of another size, though, is not
     # the head.
     if says is True and not any(map(_INPUT.search, names)):
         embeddings, head = head, None

@@ -57,7 +57,7 @@ LEDGER = {
     "evaluation.test_loss.batch_sequences_of": Point({"gpt2-760m": 6}, None, {}, only_with=_RANDOM),
     # [C] tooMuchInCommon, src/utils.py
     "evaluation.leading_space": Point(False, None, True),
-    # [C] tmic/src/isotropy.py
+    # [C] nanoGPT/analysis/isotropy.py
     "evaluation.isotropy": Point("eig_float32", None, "both_signs"),
     # [C] lm-evaluation-harness v0.4.3, run without a dtype
     "evaluation.downstream.task_versions": Point("0.4.3", None, "installed"),
