@@ -76,7 +76,7 @@ def _curves(study: StudyResults) -> dict[Setup, dict[tuple[str, bool], Curve]]:
 
 def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     curves = _curves(study)
-    for group in (group for groups in study.layout.groups.values() for group in groups):
+    for group in study.layout.all_groups:
         rivals = curves[group.setup].values()
         # One number of tokens is no curve, so no Adam of this setup can be a reference.
         if not any(curve.is_adam and len(curve.losses) > 1 for curve in rivals):

@@ -216,12 +216,11 @@ class Target(StatisticPlugIn):
 
     def rows(self, material: Material) -> Iterator[dict[str, Any]]:
         """Yield a row for each seed of an optimizer, and one for all seeds."""
-        for groups in material.study.layout.groups.values():
-            for group in groups:
-                for key, cells in group.cells.items():
-                    place = group.columns | {"optimizer": key, "target": self.loss}
-                    for row in _optimizer_rows(cells, material.runs, self.loss, self.sd):
-                        yield place | row
+        for group in material.study.layout.all_groups:
+            for key, cells in group.cells.items():
+                place = group.columns | {"optimizer": key, "target": self.loss}
+                for row in _optimizer_rows(cells, material.runs, self.loss, self.sd):
+                    yield place | row
 
     def blocks(self, material: Material, statistic: Statistic) -> Iterator[Block]:
         """Yield what the test is, and a line for each optimizer."""

@@ -129,7 +129,7 @@ def trend_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     term."""
     for name in study.layout.tables:
         of_table = [
-            row for trend in trends(study, name, study.layout.columns(name)) for row in _rows(trend)
+            row for trend in trends(study, name, study.layout.columns[name]) for row in _rows(trend)
         ]
         for term in (CENTRE, TOKENS, PARAMETERS):
             of_term = [row for row in of_table if row["term"] == term]
@@ -229,7 +229,7 @@ def _blocks(material: Material, statistic: Statistic) -> Iterator[Block]:
         parameters = [row for row in of_table if row["term"] == PARAMETERS]
         if not tokens:
             continue
-        labels, lines = study.layout.optimizer_labels(name), []
+        labels, lines = study.layout.optimizer_labels[name], []
         # A sentence names data and recipe only where the table has lines of several.
         several = len({(row["data"], row["recipe"]) for row in tokens}) > 1
         yield Heading(table.title)

@@ -119,7 +119,7 @@ class GrowthFigure(FigurePlugIn):
         groups, styles = study.layout.groups[table], optimizer_styles(material.plan)
         by_size = sorted(groups, key=lambda group: group.setup.n_params)
         setups = {group.setup: f"N = {plain(group.model_label)}" for group in by_size}
-        of_table = study.layout.optimizer_labels(table)
+        of_table = study.layout.optimizer_labels[table]
         labels = {key: plain(label) for key, label in of_table.items()}
         found = trends(study, table, [METRICS[LOSS]])
         figure, axes = panels(len(setups), columns=3, height=2.0, sharey=True)

@@ -95,11 +95,10 @@ class Fact:
 
     ``by_seed`` has its values, NaN where one is missing. ``scores`` is what is compared: the values
     or, if the metric is best at a value, their distances from it. ``best`` has the values at which
-    the metric is best here, ascending, empty where there are none or they are not known. ``reason``
-    says why the values cannot be compared. ``edges`` are the settings that a trial chose at the
-    edge of what it tried. ``held_out_tokens`` and ``held_out_documents`` are the sizes of the
-    held-out text, where they are known. ``bold`` follows the rule of the table, and ``against`` has
-    the study's own decision by rival.
+    the metric is best here, ascending, empty where there are none or they are not known. ``edges``
+    are the settings that a trial chose at the edge of what it tried. ``held_out_tokens`` and
+    ``held_out_documents`` are the sizes of the held-out text, where they are known. ``bold``
+    follows the rule of the table, and ``against`` has the study's own decision by rival.
     """
 
     group: Group
@@ -108,7 +107,6 @@ class Fact:
     by_seed: Mapping[int, float]
     scores: Mapping[int, float]
     best: tuple[float, ...] = ()
-    reason: str = ""
     edges: tuple[str, ...] = ()
     held_out_tokens: tuple[float, ...] = ()
     held_out_documents: tuple[float, ...] = ()
@@ -126,6 +124,22 @@ class Fact:
     def sample(self) -> Sample:
         """Number, mean and standard deviation of the values over seeds."""
         return summarize(list(self.by_seed.values()))
+
+    @property
+    def lacks_best(self) -> str:
+        """Why the values cannot be compared where it is not known what is best, else nothing."""
+        if self.metric.best_at is None or self.best:
+            return ""
+        return (
+            f"results.csv has no {self.metric.best_at}, so what is best is not known; evaluate with"
+            " this version"
+        )
+
+    @property
+    def reason(self) -> str:
+        """Why the values cannot be compared, else nothing."""
+        missing = sum(map(math.isnan, self.by_seed.values()))
+        return f"{missing} of {len(self.by_seed)} values missing" if missing else self.lacks_best
 
     @property
     def is_measured(self) -> bool:

@@ -81,8 +81,7 @@ _DIGITS = 4
 
 def place_of(cell: Cell) -> str:
     """Return what candidates that are drawn together have in common, as a title."""
-    size = cell.model.label or readable_count(cell.n_params)
-    return f"N = {size}, D = {cell.tokens_label or readable_count(cell.n_tokens)}"
+    return f"N = {cell.size_label}, D = {cell.length_label}"
 
 
 _BEYOND = {"least": "smaller", "largest": "larger"}

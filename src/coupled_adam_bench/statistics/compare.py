@@ -157,7 +157,7 @@ def _decide(rows: list[Row], rule: str) -> None:
 def _cells_of(group: Group, row: Row) -> frozenset[tuple[str, ...]]:
     """Return the cells of the two optimizers of a comparison, which tell whether it is the same in
     another table."""
-    return frozenset((group.ids(row["optimizer"]), group.ids(row["reference"])))
+    return frozenset((group.ids[row["optimizer"]], group.ids[row["reference"]]))
 
 
 def compared(study: StudyResults) -> list[tuple[Group, Metric, list[Row]]]:
@@ -176,10 +176,11 @@ def compared(study: StudyResults) -> list[tuple[Group, Metric, list[Row]]]:
         for group in groups:
             for metric in (study.layout.metrics[column] for column in table.columns):
                 margin = settings.margins.get(metric.name, math.nan)
-                scores = {key: dict(fact.scores) for key, fact in study.at(group, metric).items()}
+                facts = study.at(group, metric)
+                scores = {key: dict(fact.scores) for key, fact in facts.items()}
                 rows = compare_all(scores, metric, table.rules.tested, margin)
-                if reason := study.lacks_best(group, metric):
-                    rows = [row | {"reason": reason} for row in rows]
+                for row in rows:
+                    row["reason"] = facts[row["optimizer"]].lacks_best or row["reason"]
                 of_table.append((group, metric, rows))
         every = [row for _, _, rows in of_table for row in rows]
         correct(every)

@@ -227,9 +227,8 @@ def _or_reason(read: Callable[[], Found]) -> Found | str:
 
 def compare_text(plan: Plan, runs: Path = paths.RUNS) -> Iterator[Row]:
     """Yield the comparisons of all groups of a plan; a gap has its reason."""
-    for groups in layout_of(plan).groups.values():
-        for group in groups:
-            yield from _group_rows(group, runs)
+    for group in layout_of(plan).all_groups:
+        yield from _group_rows(group, runs)
 
 
 STATISTIC = Statistic(

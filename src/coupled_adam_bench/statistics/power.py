@@ -128,7 +128,7 @@ def power_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     and design."""
     for name, groups in study.layout.groups.items():
         for group in groups:
-            for metric in study.layout.columns(name):
+            for metric in study.layout.columns[name]:
                 for pair in rivals(group):
                     yield from (_row(study, group, metric, pair, design) for design in DESIGNS)
 

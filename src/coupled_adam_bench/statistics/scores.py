@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isnan
 
 from coupled_adam_bench.results.facts import Outcome
-from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
+from coupled_adam_bench.results.groups import Group, longest_groups
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import DECIDING
 from coupled_adam_bench.study.catalogue.metrics import Metric
@@ -191,10 +191,12 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
     cards = []
     for name, table in study.layout.tables.items():
         groups = study.layout.groups[name]
-        labels = study.layout.optimizer_labels(name)
-        plain = {kind: key for group in groups for kind, key in plain_keys(group).items()}
+        labels = study.layout.optimizer_labels[name]
+        plain: dict[str, str] = {}
+        for group in groups:
+            plain |= group.plain_keys
         scores = tuple(
-            _score(study, groups, metric, labels) for metric in study.layout.columns(name)
+            _score(study, groups, metric, labels) for metric in study.layout.columns[name]
         )
         cards.append(Scorecard(table, labels, plain, scores))
     return tuple(cards)

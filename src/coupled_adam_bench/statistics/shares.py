@@ -97,12 +97,11 @@ def _pair_rows(group: Group, key: str, reference: str, runs: Path) -> Iterator[R
 
 
 def _rows(material: Material) -> Iterator[Row]:
-    for groups in material.study.layout.groups.values():
-        for group in groups:
-            for key, reference in rivals(group):
-                pair = group.columns | {"optimizer": key, "reference": reference}
-                for row in _pair_rows(group, key, reference, material.runs):
-                    yield pair | dict(row)
+    for group in material.study.layout.all_groups:
+        for key, reference in rivals(group):
+            pair = group.columns | {"optimizer": key, "reference": reference}
+            for row in _pair_rows(group, key, reference, material.runs):
+                yield pair | dict(row)
 
 
 def _cell(row: Row | None) -> Cell:

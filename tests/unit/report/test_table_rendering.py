@@ -133,7 +133,7 @@ def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
     assert (adam["loss"].bold, coupled["loss"].bold) == (False, True)
     assert (adam["acc"].bold, coupled["acc"].bold) == (False, False)
     assert (adam["rho"].text, coupled["rho"].text) == ("\u22120.35 (2)", "0.61 (12)")
-    assert coupled["kappa"].missing
+    assert coupled["kappa"].number.missing
     assert not adam["kappa"].bold
     assert any("Missing (-): 4 of 64 values" in note for note in table.notes)
     assert any("lacks only some of its seeds" in note for note in table.notes)
@@ -268,7 +268,8 @@ def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> N
 
 
 def hostile(table: PrintedTable) -> PrintedTable:
-    cells = tuple(Value(Shorthand("1.00", "(1)"), True) for _ in table.columns)
+    bold = replace(table.rows[0].cells[0].fact, bold=True)
+    cells = tuple(Value(Shorthand("1.00", "(1)"), bold) for _ in table.columns)
     places = [
         (HOSTILE, HOSTILE, 1),
         (HOSTILE, HOSTILE, 1),

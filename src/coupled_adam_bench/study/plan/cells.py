@@ -63,6 +63,16 @@ class Cell:
         return self.steps * self.training.batch_sequences * self.training.seq_len
 
     @property
+    def length_label(self) -> str:
+        """The number of tokens in print, as the study gives it or, without that, as it is."""
+        return self.tokens_label or readable_count(self.n_tokens)
+
+    @property
+    def size_label(self) -> str:
+        """The size of the model in print: its label or, without one, its number of parameters."""
+        return self.model.label or readable_count(self.n_params)
+
+    @property
     def n_params(self) -> int:
         """Parameters, a tied embedding counted once."""
         return self.model.n_params(self.vocab_size, self.training.seq_len)
