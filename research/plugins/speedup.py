@@ -39,8 +39,7 @@ from coupled_adam_bench.page.blocks import (
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, plural
 from coupled_adam_bench.results.facts import Comparison, Fact, Outcome
 from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, PLACE
-from coupled_adam_bench.results.rounding import difference
-from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.results.sample import difference, summarize
 from coupled_adam_bench.results.setups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Row, Statistic

@@ -29,8 +29,7 @@ from coupled_adam_bench.page.blocks import (
 )
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, shorthand
 from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS
-from coupled_adam_bench.results.rounding import difference
-from coupled_adam_bench.results.sample import Sample, summarize
+from coupled_adam_bench.results.sample import Sample, difference, summarize
 from coupled_adam_bench.statistics.declared import (
     ALL_SEEDS,
     Material,

@@ -14,7 +14,7 @@ _LONGEST = 1e12
 a line."""
 _SPARE = 9
 """A number is rounded to this many digits more first. So 0.1175, in the middle of 0.117 and 0.118,
-is printed as the same one of them whichever way it was computed (``results/rounding.py``)."""
+is printed as the same one of them whichever way it was computed (``results/sample.py``)."""
 
 
 @dataclass(frozen=True)

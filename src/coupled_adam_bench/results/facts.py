@@ -13,8 +13,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from coupled_adam_bench.results.groups import Group
-from coupled_adam_bench.results.rounding import difference
-from coupled_adam_bench.results.sample import Sample, summarize
+from coupled_adam_bench.results.sample import Sample, difference, summarize
 from coupled_adam_bench.study.catalogue.metrics import Metric
 
 ALPHA = 0.05

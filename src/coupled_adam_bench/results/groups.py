@@ -67,7 +67,10 @@ class Group:
     def ids(self) -> dict[str, tuple[str, ...]]:
         """The ids of each optimizer's cells by its key: they tell whether another table has the
         same runs."""
-        return {key: tuple(cell.id for cell in cells) for key, cells in self.cells.items()}
+        ids = {}
+        for key, cells in self.cells.items():
+            ids[key] = tuple(cell.id for cell in cells)
+        return ids
 
     @cached_property
     def plain_keys(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pandas import DataFrame
 from coupled_adam_bench.results.choices import edges_of
 from coupled_adam_bench.results.facts import Comparison, Fact, Facts
 from coupled_adam_bench.results.groups import Group, Layout, Values
-from coupled_adam_bench.results.rounding import difference
+from coupled_adam_bench.results.sample import difference
 from coupled_adam_bench.study.catalogue.metrics import HELD_OUT_SIZES, METRICS, Metric
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.plan.cells import Cell

@@ -29,7 +29,7 @@ from coupled_adam_bench.page.blocks import (
 )
 from coupled_adam_bench.page.formats import MISSING, plural, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
-from coupled_adam_bench.results.rounding import difference as difference_of
+from coupled_adam_bench.results.sample import difference as difference_of
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults, rivals
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic

@@ -125,7 +125,7 @@ FIGURES = {
         _has_geometry,
     ),
     "second_moment": Drawn(
-        "report.figures.moment:second_moment",
+        "report.figures.histories:second_moment",
         "The line of Adam's own second moment against the probability of tokens (Fig. 4 and 5), as"
         " a run goes on: its slope A, the slope of the line through logarithms, and R²; the longest"
         " runs of Adam of each model, bands: standard deviation over seeds.",

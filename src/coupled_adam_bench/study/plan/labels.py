@@ -3,7 +3,7 @@ each thing."""
 
 from collections.abc import Iterator, Sequence
 
-from coupled_adam_bench.study.plan.blocks import PlannedBlock
+from coupled_adam_bench.study.plan.tuning import PlannedBlock
 from coupled_adam_bench.study.settings.base import as_seen
 
 _REMEDY = {

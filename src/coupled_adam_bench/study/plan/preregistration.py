@@ -11,8 +11,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from coupled_adam_bench.store.files import sha256_file
-from coupled_adam_bench.study.plan.blocks import PlannedBlock
 from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.tuning import PlannedBlock
 from coupled_adam_bench.study.settings.base import (
     Label,
     Line,
