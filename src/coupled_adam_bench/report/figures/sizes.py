@@ -58,7 +58,7 @@ def _by_optimizer(
     samples, of_labels = {}, {}
     for key, fact in study.at(group, metric).items():
         label = plain(fact.label)
-        samples[label], of_labels[label] = list(fact.by_seed.values()), styles[key]
+        samples[label], of_labels[label] = fact.sample, styles[key]
     optimizer_bars(ax, samples, metric, of_labels)
     ax.set_xlabel(axis_label(metric, arrow=True))
 
