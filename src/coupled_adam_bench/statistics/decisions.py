@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from coupled_adam_bench.results.facts import Comparison, Outcome
-from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.groups import Group, Values
 from coupled_adam_bench.results.study_results import Decided, StudyResults
 from coupled_adam_bench.statistics.compare import (
     DECIDED_IN,
@@ -98,12 +98,14 @@ def _tested(metric: Metric, key: str, rival: str, ours: Any, theirs: Any) -> Com
     )
 
 
-def _questions(study: StudyResults, group: Group) -> Iterator[tuple[Metric, Comparison, Any]]:
+def _questions(
+    study: StudyResults, group: Group, centered_ratings: Values
+) -> Iterator[tuple[Metric, Comparison, Any]]:
     """Yield the comparisons with the references of a group that no column of its table is about,
     each with the cells that tell it from others."""
     columns = study.layout.tables[group.table].columns
     adam = group.plain_keys.get(ADAM)
-    without_mean = group.by_seed(study.values_of({RATINGS.name: CENTERED}), RATINGS)
+    without_mean = group.by_seed(centered_ratings, RATINGS)
     for reference in group.references:
         for metric in ASKED:
             facts = study.at(group, metric)
@@ -127,6 +129,7 @@ def _decided_questions(
     """Yield the comparisons next to the columns of tables. The comparisons of a table are corrected
     together, each in the first table that has it."""
     first: dict[Any, Comparison] = {}
+    centered_ratings = study.values_of({RATINGS.name: CENTERED})
     for name, groups in study.layout.groups.items():
         table = study.layout.tables[name]
         if not table.rules.tested:
@@ -134,7 +137,7 @@ def _decided_questions(
         asked = []
         for group in groups:
             pairs: set[Any] = set()
-            for metric, found, cells in _questions(study, group):
+            for metric, found, cells in _questions(study, group, centered_ratings):
                 # Two references are compared once, not in both directions.
                 if (metric.name, cells) not in pairs:
                     asked.append((group, metric, found, cells))

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -265,6 +266,20 @@ def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> N
         if os.environ.get("CAB_UPDATE_GOLDEN") == "1":
             (GOLDEN / name).write_text(text)
         assert text == (GOLDEN / name).read_text(), name
+
+
+def test_tables_are_made_of_facts_and_ask_for_nothing_else(
+    small: StudyResults, templates: Path, tmp_path: Path
+) -> None:
+    """What has the facts of a study and no results has the same tables."""
+    study = decide(small)
+    read: Any = SimpleNamespace(plan=study.plan, layout=study.layout, facts=study.facts)
+    for folder, given in (("whole", study), ("facts", read)):
+        write_tables(given, tmp_path / folder, templates)
+    written = sorted((tmp_path / "whole").iterdir())
+    assert len(written) > len(TABLE_ENDINGS)
+    for path in written:
+        assert (tmp_path / "facts" / path.name).read_bytes() == path.read_bytes()
 
 
 def hostile(table: PrintedTable) -> PrintedTable:
