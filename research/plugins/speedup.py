@@ -44,7 +44,7 @@ from coupled_adam_bench.results.setups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Row, Statistic
 from coupled_adam_bench.statistics.plug_ins import StatisticPlugIn
-from coupled_adam_bench.statistics.scores import LOSS
+from coupled_adam_bench.study.catalogue.metrics import LOSS
 from coupled_adam_bench.study.plan.cells import Cell, readable_count
 from coupled_adam_registry.loss_curves import (
     Curve,

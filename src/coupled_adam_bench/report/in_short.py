@@ -16,11 +16,11 @@ from coupled_adam_bench.page.formats import (
 )
 from coupled_adam_bench.results.facts import Comparison, Fact, Outcome
 from coupled_adam_bench.results.groups import GROUP, Group
-from coupled_adam_bench.results.study_results import LOSS, StudyResults
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.decisions import ASKED, RATINGS, centered
 from coupled_adam_bench.statistics.declared import Row
-from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.metrics import LOSS, METRICS, Metric
 
 Question = tuple[Metric, bool]
 """A metric, and whether the reference has its mean subtracted after training."""

@@ -29,11 +29,11 @@ from coupled_adam_bench.report import in_short, reach
 from coupled_adam_bench.report.in_short import QUESTIONS, Pair, pairs_of
 from coupled_adam_bench.results.facts import Comparison, Outcome
 from coupled_adam_bench.results.groups import GROUP
-from coupled_adam_bench.results.study_results import LOSS, StudyResults
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.declared import Material, Row, Section
 from coupled_adam_bench.statistics.scores import CLAIMED, verdicts
-from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.metrics import LOSS, METRICS, Metric
 from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.settings import CustomSettings

@@ -8,8 +8,8 @@ from itertools import groupby
 from coupled_adam_bench.page.formats import Shorthand, aligned, shorthand, significant
 from coupled_adam_bench.report import table_notes
 from coupled_adam_bench.results.facts import Fact
-from coupled_adam_bench.results.study_results import LOSS, StudyResults
-from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.study.catalogue.metrics import LOSS, Metric
 from coupled_adam_bench.study.catalogue.tables import Table
 
 

@@ -13,12 +13,10 @@ from coupled_adam_bench.results.choices import edges_of
 from coupled_adam_bench.results.facts import Comparison, Fact, Facts
 from coupled_adam_bench.results.groups import Group, Layout, Values
 from coupled_adam_bench.results.sample import difference
-from coupled_adam_bench.study.catalogue.metrics import HELD_OUT_SIZES, METRICS, Metric
+from coupled_adam_bench.study.catalogue.metrics import HELD_OUT_SIZES, LOSS, METRICS, Metric
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.plan.tuning import chosen_settings
-
-LOSS = METRICS["loss"]
 
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:
@@ -125,9 +123,9 @@ class StudyResults:
             if tasks.get(name) == task
         }
 
-    def value(self, cell: Cell, metric: str) -> float:
-        """Return a metric's value in a cell, given the metric's name; NaN if it is not there."""
-        return self.values.get((cell.id, metric), nan)
+    def value(self, cell: Cell, metric: Metric) -> float:
+        """Return a metric's value in a cell; NaN if it is not there."""
+        return self.values.get((cell.id, metric.name), nan)
 
     @cached_property
     def facts(self) -> Facts:

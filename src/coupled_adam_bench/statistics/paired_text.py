@@ -30,11 +30,11 @@ from coupled_adam_bench.statistics.units import (
     of_held_out,
 )
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import LOSS, METRICS
 from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan.cells import Cell
 
-LOSS, ACC = METRICS["loss"], METRICS["acc"]
+ACC = METRICS["acc"]
 AVERAGE = "average"
 """A value of ``task``: the mean over all of them."""
 DOCUMENTS, HELD_OUT = "documents", "held-out documents"

@@ -8,14 +8,13 @@ from coupled_adam_bench.results.facts import Outcome
 from coupled_adam_bench.results.groups import Group, longest_groups
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import DECIDING
-from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import LOSS, Metric
 from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.catalogue.tables import Table
 
 CLAIMED = ("isotropy", "mean_norm_ratio", "r_bar")
 """The metrics of the paper's claim [P]: embeddings are isotropic and centred, and agree with human
 ratings."""
-LOSS = "loss"
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def _count_decided(
 ) -> DecidedCounts:
     """Return how Coupled Adam does against Adam by our decision."""
     outcomes: dict[str, list[Outcome]] = {}
-    for name in (*CLAIMED, LOSS):
+    for name in (*CLAIMED, LOSS.name):
         outcomes[name] = []
         for group in groups:
             fact = study.at(group, name)[coupled_adam]
@@ -170,8 +169,8 @@ def _count_decided(
                 outcomes[name].append(fact.against[adam].outcome)
     return DecidedCounts(
         sum(outcomes[name].count(Outcome.BETTER) for name in CLAIMED),
-        outcomes[LOSS].count(Outcome.BETTER),
-        outcomes[LOSS].count(Outcome.WORSE),
+        outcomes[LOSS.name].count(Outcome.BETTER),
+        outcomes[LOSS.name].count(Outcome.WORSE),
     )
 
 
@@ -214,7 +213,7 @@ def _judge(
     study: StudyResults, card: Scorecard, scores: dict[str, Score], adam: str, coupled_adam: str
 ) -> Verdict:
     groups, tested = study.layout.groups[card.table.name], card.table.rules.tested
-    longest, loss = longest_groups(groups), scores.get(LOSS)
+    longest, loss = longest_groups(groups), scores.get(LOSS.name)
     kept = 0
     if loss is not None:
         there = [group for group in longest if not _is_untestable(study, group, loss.metric)]

@@ -302,6 +302,7 @@ _ALL_METRICS: tuple[Metric, ...] = (
     *_EMBEDDINGS,
 )
 METRICS = {metric.name: metric for metric in _ALL_METRICS}
+LOSS = METRICS["loss"]
 
 HELD_OUT_SIZES = ("n_predicted_tokens", "n_documents")
 """The size of the held-out text under the task ``test``: its targets, and the documents that they
