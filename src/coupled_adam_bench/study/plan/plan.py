@@ -2,7 +2,6 @@
 given."""
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -37,6 +36,7 @@ from coupled_adam_bench.study.settings import (
     Study,
     parse_study,
 )
+from coupled_adam_bench.study.settings.composite import check_together
 from coupled_adam_bench.study.settings.errors import for_each, validate
 from coupled_adam_bench.study.settings.tune import Values
 
@@ -62,7 +62,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Check that the studies go together."""
-        _check_together(self.studies)
+        check_together(self.studies)
         check_labels(self.blocks)
         if self.stated is not None:
             check_stated(self.stated, self.blocks)
@@ -206,25 +206,6 @@ class Plan:
         ]
         stated = None if self.stated is None else self.stated.model_dump(mode="json")
         return {"name": self.name, "title": self.title, "studies": studies, "stated": stated}
-
-
-def _check_together(studies: Mapping[str, Study]) -> None:
-    """Raise ``ValueError`` if two studies of a folder differ in what its tables, costs or tests
-    have once."""
-    given: dict[str, dict[str, Any]] = defaultdict(dict)  # setting -> study -> value
-    for name, study in studies.items():
-        given["protocol"][name] = study.protocol_label
-        for section in ("budget", "statistics"):
-            for setting, value in getattr(study, section).model_dump().items():
-                given[f"{section}.{setting}"][name] = value
-    for setting, values in given.items():
-        first, *others = values.values()
-        if any(other != first for other in others):
-            named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
-            section = setting.partition(".")[0]
-            raise ValueError(
-                f"{setting}: {named}; a results folder has one: set `{section}` next to `studies`"
-            )
 
 
 def _plan_blocks(study: Study, data: str) -> list[PlannedBlock]:
