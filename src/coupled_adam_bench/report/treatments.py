@@ -25,9 +25,9 @@ from coupled_adam_bench.page.blocks import (
     symbol,
 )
 from coupled_adam_bench.page.formats import MISSING
+from coupled_adam_bench.results.facts import CENTERED
 from coupled_adam_bench.results.groups import Group, Values
 from coupled_adam_bench.results.sample import Sample, summarize
-from coupled_adam_bench.statistics.decisions import CENTERED
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.study.catalogue.metrics import METRICS
 from embedding_geometry.rows import SUBWORDS

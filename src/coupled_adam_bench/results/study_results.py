@@ -10,7 +10,7 @@ from typing import Any
 from pandas import DataFrame
 
 from coupled_adam_bench.results.choices import edges_of
-from coupled_adam_bench.results.facts import Comparison, Fact, Facts
+from coupled_adam_bench.results.facts import CENTERED, Comparison, Fact, Facts
 from coupled_adam_bench.results.groups import Group, Layout, Values
 from coupled_adam_bench.results.sample import difference
 from coupled_adam_bench.study.catalogue.metrics import HELD_OUT_SIZES, LOSS, METRICS, Metric
@@ -131,12 +131,15 @@ class StudyResults:
     def facts(self) -> Facts:
         """The facts of all places and metrics, those that no table shows among them."""
         facts: dict[tuple[tuple[Any, ...], str], dict[str, Fact]] = {}
+        metrics = METRICS | self.layout.metrics
         sizes = self.values_of(dict.fromkeys(HELD_OUT_SIZES, "test"))
+        centered = self.values_of(dict.fromkeys(metrics, CENTERED))
         for group in self.layout.all_groups:
             edges = {key: self._edges(cells[0]) for key, cells in group.cells.items()}
             held_out = {key: _held_out(cells, sizes) for key, cells in group.cells.items()}
-            for metric in (METRICS | self.layout.metrics).values():
+            for metric in metrics.values():
                 place = group.place, metric.name
+                without_mean = group.by_seed(centered, metric)
                 scores = group.by_seed(self.scores, metric)
                 best = self._best_in(group, metric)
                 facts[place] = {}
@@ -147,6 +150,7 @@ class StudyResults:
                         metric,
                         key,
                         by_seed,
+                        without_mean[key],
                         scores[key],
                         best,
                         edges[key],

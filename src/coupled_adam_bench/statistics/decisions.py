@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from coupled_adam_bench.results.facts import Comparison, Outcome
-from coupled_adam_bench.results.groups import Group, Values
+from coupled_adam_bench.results.facts import CENTERED, Comparison, Outcome
+from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import Decided, StudyResults
 from coupled_adam_bench.statistics.compare import (
     DECIDED_IN,
@@ -27,9 +27,6 @@ from coupled_adam_bench.statistics.student import ALPHA, holm, two_sided_p
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalogue.names import ADAM
 
-CENTERED = "embeddings_centered"
-"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which needs
-no other training."""
 RATINGS = METRICS["r_bar"]
 ASKED = tuple(METRICS[name] for name in ("loss", "loss_rarest", "isotropy", "r_bar"))
 """The metrics that the front of the report compares, also where a table has no column of them."""
@@ -98,14 +95,11 @@ def _tested(metric: Metric, key: str, rival: str, ours: Any, theirs: Any) -> Com
     )
 
 
-def _questions(
-    study: StudyResults, group: Group, centered_ratings: Values
-) -> Iterator[tuple[Metric, Comparison, Any]]:
+def _questions(study: StudyResults, group: Group) -> Iterator[tuple[Metric, Comparison, Any]]:
     """Yield the comparisons with the references of a group that no column of its table is about,
     each with the cells that tell it from others."""
     columns = study.layout.tables[group.table].columns
     adam = group.plain_keys.get(ADAM)
-    without_mean = group.by_seed(centered_ratings, RATINGS)
     for reference in group.references:
         for metric in ASKED:
             facts = study.at(group, metric)
@@ -118,7 +112,7 @@ def _questions(
                     found = _tested(metric, key, reference, ours, theirs)
                     yield metric, found, frozenset(cells)
                 if metric == RATINGS and reference == adam:
-                    ours, theirs = facts[key].by_seed, without_mean[reference]
+                    ours, theirs = facts[key].by_seed, facts[reference].without_mean
                     found = _tested(metric, key, centered(reference), ours, theirs)
                     yield metric, found, (*cells, CENTERED)
 
@@ -129,7 +123,6 @@ def _decided_questions(
     """Yield the comparisons next to the columns of tables. The comparisons of a table are corrected
     together, each in the first table that has it."""
     first: dict[Any, Comparison] = {}
-    centered_ratings = study.values_of({RATINGS.name: CENTERED})
     for name, groups in study.layout.groups.items():
         table = study.layout.tables[name]
         if not table.rules.tested:
@@ -137,7 +130,7 @@ def _decided_questions(
         asked = []
         for group in groups:
             pairs: set[Any] = set()
-            for metric, found, cells in _questions(study, group, centered_ratings):
+            for metric, found, cells in _questions(study, group):
                 # Two references are compared once, not in both directions.
                 if (metric.name, cells) not in pairs:
                     asked.append((group, metric, found, cells))
