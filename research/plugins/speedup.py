@@ -39,13 +39,12 @@ from coupled_adam_bench.page.blocks import (
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, plural
 from coupled_adam_bench.results.facts import Comparison, Fact, Outcome
 from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS, PLACE
-from coupled_adam_bench.results.rounding import difference
-from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.results.sample import difference
 from coupled_adam_bench.results.setups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Row, Statistic
 from coupled_adam_bench.statistics.plug_ins import StatisticPlugIn
-from coupled_adam_bench.statistics.scores import LOSS
+from coupled_adam_bench.study.catalogue.metrics import LOSS
 from coupled_adam_bench.study.plan.cells import Cell, readable_count
 from coupled_adam_registry.loss_curves import (
     Curve,
@@ -76,13 +75,13 @@ def _curves(study: StudyResults) -> dict[Setup, dict[tuple[str, bool], Curve]]:
 
 def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     curves = _curves(study)
-    for group in (group for groups in study.layout.groups.values() for group in groups):
+    for group in study.layout.all_groups:
         rivals = curves[group.setup].values()
         # One number of tokens is no curve, so no Adam of this setup can be a reference.
         if not any(curve.is_adam and len(curve.losses) > 1 for curve in rivals):
             continue
-        by_seed = {key: fact.by_seed for key, fact in study.at(group, LOSS).items()}
-        means = {key: summarize(list(values.values())).mean for key, values in by_seed.items()}
+        facts = study.at(group, LOSS)
+        means = {key: fact.sample.mean for key, fact in facts.items()}
         for key, loss in means.items():
             is_tuned = _is_tuned(group.cells[key][0])
             reference, reason = reference_of(rivals, group.n_tokens, is_tuned)
@@ -91,7 +90,7 @@ def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
             elif (reference.key, reference.is_tuned) == (key, is_tuned):
                 own = Needed(0, reason="the reference")
             else:
-                own = needed_tokens(by_seed[key], reference.losses)
+                own = needed_tokens(facts[key].by_seed, reference.losses)
             # Losses that differ only by rounding share a rank.
             rank = (
                 math.nan

@@ -29,8 +29,7 @@ from coupled_adam_bench.page.blocks import (
 )
 from coupled_adam_bench.page.formats import MISSING, fixed, p_value, shorthand
 from coupled_adam_bench.results.groups import GROUP, GROUP_COLUMNS
-from coupled_adam_bench.results.rounding import difference
-from coupled_adam_bench.results.sample import Sample, summarize
+from coupled_adam_bench.results.sample import Sample, difference, summarize
 from coupled_adam_bench.statistics.declared import (
     ALL_SEEDS,
     Material,
@@ -216,12 +215,11 @@ class Target(StatisticPlugIn):
 
     def rows(self, material: Material) -> Iterator[dict[str, Any]]:
         """Yield a row for each seed of an optimizer, and one for all seeds."""
-        for groups in material.study.layout.groups.values():
-            for group in groups:
-                for key, cells in group.cells.items():
-                    place = group.columns | {"optimizer": key, "target": self.loss}
-                    for row in _optimizer_rows(cells, material.runs, self.loss, self.sd):
-                        yield place | row
+        for group in material.study.layout.all_groups:
+            for key, cells in group.cells.items():
+                place = group.columns | {"optimizer": key, "target": self.loss}
+                for row in _optimizer_rows(cells, material.runs, self.loss, self.sd):
+                    yield place | row
 
     def blocks(self, material: Material, statistic: Statistic) -> Iterator[Block]:
         """Yield what the test is, and a line for each optimizer."""

@@ -51,7 +51,6 @@ from coupled_adam_bench.statistics.lines import (
     upper_tail,
 )
 from coupled_adam_bench.statistics.plug_ins import StatisticPlugIn
-from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import (
     ALPHA,
     NO_SPREAD,
@@ -60,6 +59,7 @@ from coupled_adam_bench.statistics.student import (
     t_ratio,
     two_sided_p,
 )
+from coupled_adam_bench.study.catalogue.metrics import LOSS
 from coupled_adam_bench.study.plan.cells import readable_count
 
 CENTRE = "centre"
@@ -129,7 +129,7 @@ def trend_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     term."""
     for name in study.layout.tables:
         of_table = [
-            row for trend in trends(study, name, study.layout.columns(name)) for row in _rows(trend)
+            row for trend in trends(study, name, study.layout.columns[name]) for row in _rows(trend)
         ]
         for term in (CENTRE, TOKENS, PARAMETERS):
             of_term = [row for row in of_table if row["term"] == term]
@@ -187,7 +187,7 @@ def crossing_sentences(rows: Sequence[Row], labels: Mapping[str, str]) -> list[s
     table."""
     found = []
     for row in rows:
-        if row["metric"] == LOSS and row["term"].startswith(CROSSING):
+        if row["metric"] == LOSS.name and row["term"].startswith(CROSSING):
             size = readable_count(int(row["term"].removeprefix(CROSSING)))
             pair = f"{labels[row['optimizer']]} and {labels[row['reference']]}"
             found.append(f"The fitted losses of {pair} at N = {size} {_crossed(row)}.")
@@ -229,14 +229,14 @@ def _blocks(material: Material, statistic: Statistic) -> Iterator[Block]:
         parameters = [row for row in of_table if row["term"] == PARAMETERS]
         if not tokens:
             continue
-        labels, lines = study.layout.optimizer_labels(name), []
+        labels, lines = study.layout.optimizer_labels[name], []
         # A sentence names data and recipe only where the table has lines of several.
         several = len({(row["data"], row["recipe"]) for row in tokens}) > 1
         yield Heading(table.title)
         for row, other in zip(tokens, parameters, strict=True):
             metric = study.layout.metrics[row["metric"]]
             pair = (labels[row["optimizer"]], labels[row["reference"]])
-            if metric.name == LOSS:
+            if metric == LOSS:
                 where = f" on {row['data']} ({row['recipe']})" if several else ""
                 yield Text(_answer(row, "gain of {} over {}".format(*pair), where))
             counts = f"{plural(row['n'], 'pair')}, {plural(row['n_seeds'], 'seed')}"

@@ -31,9 +31,8 @@ from coupled_adam_bench.results.setups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.lines import TOKENS, Trend
-from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import t_quantile
-from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import LOSS
 from coupled_adam_bench.study.plan import Plan
 
 _POINTS = 60
@@ -119,9 +118,9 @@ class GrowthFigure(FigurePlugIn):
         groups, styles = study.layout.groups[table], optimizer_styles(material.plan)
         by_size = sorted(groups, key=lambda group: group.setup.n_params)
         setups = {group.setup: f"N = {plain(group.model_label)}" for group in by_size}
-        of_table = study.layout.optimizer_labels(table)
+        of_table = study.layout.optimizer_labels[table]
         labels = {key: plain(label) for key, label in of_table.items()}
-        found = trends(study, table, [METRICS[LOSS]])
+        found = trends(study, table, [LOSS])
         figure, axes = panels(len(setups), columns=3, height=2.0, sharey=True)
         for ax, (setup, title) in zip(axes, setups.items(), strict=True):
             of_setup = [group for group in groups if group.setup == setup]

@@ -14,7 +14,7 @@ from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.data.tokenizers import load_encoder
 from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.study.plan.inputs import files_of_own_source
-from coupled_adam_bench.study.plan.plug_ins import Contract, class_of, made
+from coupled_adam_bench.study.plan.plug_ins import Contract
 from coupled_adam_bench.study.settings import OwnSource, Study
 
 
@@ -32,7 +32,7 @@ def try_source(study: Study) -> None:
     """Import a study's own source; ``ValueError`` names the field if it breaks the contract."""
     source = study.data.source
     if isinstance(source, OwnSource):
-        class_of("data.source", source, SourcePlugIn, [])  # type: ignore[type-abstract]
+        SourcePlugIn.imported("data.source", source, [])
 
 
 def _pieces(source: SourcePlugIn, split: str, path: str, n_vocab: int) -> Iterator[NDArray[Any]]:
@@ -62,7 +62,7 @@ def write_own_bins(study: Study, data_id: str, out: Path) -> Meta:
     entry = study.data.source
     assert isinstance(entry, OwnSource)
     files: Sequence[Path] = [path for _, path in files_of_own_source(study.paths.text)]
-    source = made("data.source", entry, SourcePlugIn, files)  # type: ignore[type-abstract]
+    source = SourcePlugIn.made("data.source", entry, files)
     encoder, dtype = load_encoder(out / TOKENIZER), token_dtype(study.data.vocab_size)
     splits = {}
     for split in SPLITS:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from coupled_adam_bench.models.base import LanguageModel
-from coupled_adam_bench.study.plan.plug_ins import Contract, made
+from coupled_adam_bench.study.plan.plug_ins import Contract
 from coupled_adam_bench.study.settings import Model, Training
 from coupled_adam_bench.study.settings.plug_ins import Own
 
@@ -56,10 +56,9 @@ def own_model(
     """Return the module of a study's own architecture, with weights that are not initialised
     yet."""
     assert isinstance(model.architecture, Own)
-    return made(
+    return ArchitecturePlugIn.made(
         f"models.{model.name}.architecture",
         model.architecture,
-        ArchitecturePlugIn,  # type: ignore[type-abstract]
         **arguments_of(model, vocab_size, seq_len, soft_cap),
     )
 
@@ -68,7 +67,7 @@ def initialization(training: Training) -> float | InitializationPlugIn:
     """Return what fills the initial matrices: a standard deviation, or a class of the study's
     own."""
     if isinstance(training.init, Own):
-        return made("training.init", training.init, InitializationPlugIn)  # type: ignore[type-abstract]
+        return InitializationPlugIn.made("training.init", training.init)
     return training.init_std
 
 

@@ -94,29 +94,13 @@ class StableLM(LanguageModel):
 
     def __init__(
         self,
-        vocab_size: int,
-        seq_len: int,
-        n_layer: int,
-        n_head: int,
-        d_model: int,
-        d_ffn: int,
-        tied: bool,
+        *,
         rope_base: float,
         rope_fraction: float = 1.0,
         qk_norm: QkNorm | bool = False,
-        soft_cap: float | None = None,
+        **sizes: Any,  # that every language model takes
     ) -> None:
-        super().__init__(
-            vocab_size,
-            seq_len,
-            n_layer,
-            n_head,
-            d_model,
-            d_ffn,
-            tied,
-            soft_cap,
-            qk_norm=bool(qk_norm),
-        )
+        super().__init__(**sizes, qk_norm=bool(qk_norm))
         self.rope_base, self.rope_fraction, self.qk_norm = rope_base, rope_fraction, bool(qk_norm)
 
     def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:

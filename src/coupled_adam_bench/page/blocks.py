@@ -13,9 +13,10 @@ from typing import Any, Generic, Literal, TypeVar
 
 from markupsafe import Markup
 
-from coupled_adam_bench.page.formats import p_value
+from coupled_adam_bench.page.formats import aligned, p_value, shorthand
 from coupled_adam_bench.results.facts import ALPHA
 from coupled_adam_bench.results.groups import GROUP, Group, longest_groups
+from coupled_adam_bench.results.sample import Sample
 from coupled_adam_bench.study.catalogue.metrics import Metric
 
 R = TypeVar("R")
@@ -211,6 +212,25 @@ PLACE_COLUMNS: tuple[Column[Any], ...] = (
 def p_cell(value: float) -> Cell:
     """Return a p-value as a cell, in a heavier type below the level."""
     return Cell(p_value(value), "win" if value < ALPHA else "")
+
+
+MEANS_NOTE = (
+    "Mean and sample standard deviation over seeds: 0.123 (4) means 0.123 ± 0.004. Where a value is"
+    " missing (-), at least one seed has none: its run diverged, lacks an evaluation, or has an"
+    " undefined metric."
+)
+
+
+def aligned_cells(rows: Sequence[Sequence[tuple[Sample, int]]]) -> list[list[Cell]]:
+    """Return the cells of samples over seeds, each with its digits: means with standard deviations,
+    aligned."""
+    columns = []
+    for column in zip(*rows, strict=True):
+        columns.append(aligned([shorthand(sample, digits) for sample, digits in column]))
+    cells = []
+    for line in zip(*columns, strict=True):
+        cells.append([Cell(str(number), padding=number.padding) for number in line])
+    return cells
 
 
 def label_in(column: str) -> Callable[[Mapping[str, Any]], str]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coupled_adam_bench.results.facts import ALPHA
 from coupled_adam_bench.results.sample import Sample
@@ -14,16 +14,17 @@ _LONGEST = 1e12
 a line."""
 _SPARE = 9
 """A number is rounded to this many digits more first. So 0.1175, in the middle of 0.117 and 0.118,
-is printed as the same one of them whichever way it was computed (``results/rounding.py``)."""
+is printed as the same one of them whichever way it was computed (``results/sample.py``)."""
 
 
 @dataclass(frozen=True)
 class Shorthand:
     """A number in print: ``mean`` such as ``0.123``, and ``spread`` such as ``(4)``, which may be
-    empty."""
+    empty; ``padding`` characters behind it align the means of its column."""
 
     mean: str
     spread: str = ""
+    padding: int = 0
 
     def __str__(self) -> str:
         """Return the whole number."""
@@ -67,17 +68,18 @@ def shorthand(sample: Sample, digits: int) -> Shorthand:
     return Shorthand(mean, f"({units})")
 
 
-def paddings(column: Sequence[Shorthand]) -> list[int]:
-    """Return how many characters each number's spread is shorter than the longest, which aligns the
-    means.
+def aligned(column: Sequence[Shorthand]) -> list[Shorthand]:
+    """Return the numbers of a column with the padding that aligns their means: by how many
+    characters each spread is shorter than the longest.
 
-    A missing number stands alone and has no padding.
+    A missing number stands without a mean and has no padding.
     """
     longest = max((len(number.spread) for number in column), default=0)
-    padded = []
+    found = []
     for number in column:
-        padded.append(0 if number.missing else longest - len(number.spread))
-    return padded
+        padding = 0 if number.missing else longest - len(number.spread)
+        found.append(replace(number, padding=padding))
+    return found
 
 
 def significant(value: float, digits: int = 3) -> str:

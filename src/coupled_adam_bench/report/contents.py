@@ -90,7 +90,7 @@ def _symbols(study: StudyResults) -> Fold:
     """Return what the symbols of all tables and of the section "In short" mean."""
     metrics = {metric.name: metric for metric in ASKED}
     for name in study.layout.tables:
-        metrics |= {metric.name: metric for metric in study.layout.columns(name)}
+        metrics |= {metric.name: metric for metric in study.layout.columns[name]}
     terms = list(_PLACE_TERMS)
     for metric in metrics.values():
         unit = "" if metric.unit == "1" else f", in {metric.unit}"

@@ -54,7 +54,7 @@ def tested_rows(study: StudyResults, name: str) -> list[Row]:
     """Return the comparisons of the best mean of a table, as rows: all their tests, with the group,
     the metric and the comparison."""
     rows: list[Row] = []
-    for group, metric in product(study.layout.groups[name], study.layout.columns(name)):
+    for group, metric in product(study.layout.groups[name], study.layout.columns[name]):
         for key, fact in study.at(group, metric).items():
             of_best = [each for each in fact.against.values() if "bold" in each.row]
             for each in of_best:
@@ -78,7 +78,7 @@ def _count(count: int) -> Cell:
 
 def _survivors(study: StudyResults, name: str, rows: Sequence[Row]) -> Iterator[Block]:
     """Say what of a table's findings survives."""
-    title, metrics = study.layout.tables[name].title, study.layout.columns(name)
+    title, metrics = study.layout.tables[name].title, study.layout.columns[name]
     bold: defaultdict[Any, list[Outcome]] = defaultdict(list)
     for row in rows:
         if row["bold"]:
@@ -118,7 +118,7 @@ def _survivors(study: StudyResults, name: str, rows: Sequence[Row]) -> Iterator[
 def _equal(study: StudyResults, name: str) -> Iterator[str]:
     """Yield which optimizers two one-sided tests, paired by seed, show to be equal within the
     study's margins."""
-    for group, metric in product(study.layout.groups[name], study.layout.columns(name)):
+    for group, metric in product(study.layout.groups[name], study.layout.columns[name]):
         margin = study.plan.statistics.margins.get(metric.name, nan)
         for one, other in combinations(study.at(group, metric).values(), 2):
             p = one.against[other.optimizer].p_equivalent

@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from coupled_adam_bench.page.blocks import (
+    MEANS_NOTE,
     Block,
     Cell,
     Fold,
@@ -15,13 +16,13 @@ from coupled_adam_bench.page.blocks import (
     Items,
     Kind,
     Text,
+    aligned_cells,
     groups_left_out,
     groups_shown,
     listed,
     place_of,
 )
 from coupled_adam_bench.page.formats import difference_with_interval, fixed
-from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section
@@ -63,7 +64,7 @@ def _values(study: StudyResults, group: Group, metrics: tuple[Metric, ...]) -> l
     rows = []
     for key in group.cells:
         facts = [study.at(group, metric)[key] for metric in metrics]
-        rows.append([(list(fact.by_seed.values()), fact.metric.digits) for fact in facts])
+        rows.append([(fact.sample, fact.metric.digits) for fact in facts])
     return aligned_cells(rows)
 
 

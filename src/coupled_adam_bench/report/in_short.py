@@ -16,11 +16,11 @@ from coupled_adam_bench.page.formats import (
 )
 from coupled_adam_bench.results.facts import Comparison, Fact, Outcome
 from coupled_adam_bench.results.groups import GROUP, Group
-from coupled_adam_bench.results.study_results import LOSS, StudyResults
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import RULES
-from coupled_adam_bench.statistics.decisions import ASKED, RATINGS, centered, references
+from coupled_adam_bench.statistics.decisions import ASKED, RATINGS, centered
 from coupled_adam_bench.statistics.declared import Row
-from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.metrics import LOSS, METRICS, Metric
 
 Question = tuple[Metric, bool]
 """A metric, and whether the reference has its mean subtracted after training."""
@@ -44,7 +44,7 @@ class Pair:
     @property
     def is_to_first(self) -> bool:
         """Whether the reference is the first of its group: Adam, where that is there."""
-        return self.reference == references(self.group)[0]
+        return self.reference == self.group.references[0]
 
     @property
     def loss(self) -> Comparison:
@@ -60,10 +60,10 @@ class Pair:
 def pairs_of(study: StudyResults) -> list[Pair]:
     """Return each optimizer of a group against its references, the same runs once."""
     pairs: dict[object, Pair] = {}
-    for group in (group for groups in study.layout.groups.values() for group in groups):
-        for reference in references(group):
+    for group in study.layout.all_groups:
+        for reference in group.references:
             for key in group.cells:
-                cells = frozenset((group.ids(key), group.ids(reference)))
+                cells = frozenset((group.ids[key], group.ids[reference]))
                 if key != reference and cells not in pairs:
                     found = _found(study, group, key, reference)
                     pairs[cells] = Pair(group, key, reference, found)
@@ -190,9 +190,8 @@ def worse_than_guessing(study: StudyResults, groups: Sequence[Group]) -> list[Fa
 
 def _failed(study: StudyResults) -> Iterator[Markup]:
     """Yield which optimizers are worse than guessing."""
-    groups = [group for groups in study.layout.groups.values() for group in groups]
     named: dict[Markup, None] = {}
-    for fact in worse_than_guessing(study, groups):
+    for fact in worse_than_guessing(study, study.layout.all_groups):
         text = Markup("{} at {} (loss {}, and that of guessing is {})").format(
             fact.label,
             place_of(fact.group),
@@ -218,7 +217,7 @@ def _two_rules(study: StudyResults) -> Iterator[Markup]:
         if not table.rules.tested:
             continue
         n_bold, metrics = 0, []
-        for metric in study.layout.columns(name):
+        for metric in study.layout.columns[name]:
             for group in study.layout.groups[name]:
                 facts = study.at(group, metric)
                 bold = [key for key, fact in facts.items() if fact.bold]

@@ -56,7 +56,7 @@ def protocol_versions() -> dict[str, int]:
     return found | {stage.name: stage.version for stage in STAGES.values()}
 
 
-def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
+def _cell(cell: Cell, results_root: Path) -> dict[str, Any]:
     identity = {
         "cell": cell.id,
         "model": cell.model.name,
@@ -67,7 +67,7 @@ def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
         "steps": cell.steps,
     }
     record = ("status", "reason", "step", "model_sha256", "data_sha256", "train", "environment")
-    path = paths.RunFiles(folder).record
+    path = paths.RunFiles(paths.run_dir(cell.id, results_root)).record
     # In partial results a cell may not be trained yet: it has all fields, and the reason.
     if not path.is_file():
         return {
@@ -86,10 +86,11 @@ def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def _cells(cells: Iterable[Cell], results_root: Path) -> list[dict[str, Any]]:
-    return [_cell(cell, paths.run_dir(cell.id, results_root)) for cell in cells]
+    return [_cell(cell, results_root) for cell in cells]
 
 
-def _data(data_id: str, meta: Path) -> dict[str, Any]:
+def _data(data_id: str, results_root: Path) -> dict[str, Any]:
+    meta = paths.data_dir(data_id, results_root) / "meta.json"
     return {"id": data_id, "meta": read_sealed(meta) if meta.is_file() else None}
 
 
@@ -106,9 +107,7 @@ def manifest_of(
         study.model_dump(mode="json", exclude={"paths", "stated"})  # no path changes a number
         for study in plan.studies.values()
     ]
-    data = []
-    for data_id in plan.data_ids:
-        data.append(_data(data_id, paths.data_dir(data_id, results_root) / "meta.json"))
+    data = [_data(data_id, results_root) for data_id in plan.data_ids]
     cells = _cells(plan.cells.values(), results_root)
     manifest = {
         "study": plan.name,

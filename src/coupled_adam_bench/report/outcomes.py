@@ -28,12 +28,12 @@ from coupled_adam_bench.page.formats import MISSING, difference_with_interval, p
 from coupled_adam_bench.report import in_short, reach
 from coupled_adam_bench.report.in_short import QUESTIONS, Pair, pairs_of
 from coupled_adam_bench.results.facts import Comparison, Outcome
-from coupled_adam_bench.results.groups import GROUP, plain_keys
-from coupled_adam_bench.results.study_results import LOSS, StudyResults
+from coupled_adam_bench.results.groups import GROUP
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.declared import Material, Row, Section
 from coupled_adam_bench.statistics.scores import CLAIMED, verdicts
-from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.metrics import LOSS, METRICS, Metric
 from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.settings import CustomSettings
@@ -179,7 +179,7 @@ def _grids(study: StudyResults, pairs: Sequence[Pair]) -> list[Block]:
             by_reference.setdefault(each.reference, []).append(each)
     grids: list[Block] = []
     for reference, found in by_reference.items():
-        is_adam = plain_keys(found[0].group).get(ADAM) == reference
+        is_adam = found[0].group.plain_keys.get(ADAM) == reference
         grids.append(grid_of(found, is_adam, titles))
     return grids
 
@@ -188,7 +188,7 @@ def _cards(study: StudyResults, pairs: Sequence[Pair], labels: Mapping[str, str]
     """Return how each optimizer that the study is about does against Adam, a card for each
     table."""
     cards = []
-    against_adam = [each for each in pairs if plain_keys(each.group).get(ADAM) == each.reference]
+    against_adam = [each for each in pairs if each.group.plain_keys.get(ADAM) == each.reference]
     for name, table in study.layout.tables.items():
         for key, label in labels.items():
             of_card = [
@@ -205,7 +205,7 @@ def _lead(pairs: Sequence[Pair], about: Collection[str]) -> Pair | None:
     tested = [each for each in pairs if each.is_tested and each.is_to_first]
     candidates = [each for each in tested if each.optimizer in about]
     candidates = candidates or [
-        each for each in tested if plain_keys(each.group).get(COUPLED_ADAM) == each.optimizer
+        each for each in tested if each.group.plain_keys.get(COUPLED_ADAM) == each.optimizer
     ]
     return max(
         candidates or tested,

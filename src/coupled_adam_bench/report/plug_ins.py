@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.plug_ins import PlanContract, made_for
+from coupled_adam_bench.study.plan.plug_ins import PlanContract
 
 if TYPE_CHECKING:  # matplotlib and pandas, which rules do without
     from matplotlib.figure import Figure
@@ -28,5 +28,5 @@ def own_figures(plan: Plan) -> dict[str, FigurePlugIn]:
     breaks the contract."""
     found = {}
     for index, entry in enumerate(plan.statistics.figures):
-        found[entry.name] = made_for(plan, f"statistics.figures.{index}", entry, FigurePlugIn)  # type: ignore[type-abstract]
+        found[entry.name] = FigurePlugIn.made_for(plan, f"statistics.figures.{index}", entry)
     return found

@@ -71,7 +71,7 @@ def reaches(
             continue
         numbers = [group.tokens_label for group in groups]
         metrics: dict[str, list[Metric]] = {}
-        for metric in study.layout.columns(name):
+        for metric in study.layout.columns[name]:
             outcomes = []
             for group in groups:
                 fact = study.at(group, metric)[verdict.coupled_adam]

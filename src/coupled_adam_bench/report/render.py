@@ -16,7 +16,6 @@ from pandas import DataFrame
 from coupled_adam_bench.page.formats import plural
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, Value, build_tables
-from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
 from coupled_adam_bench.store.files import write_text
@@ -199,7 +198,7 @@ def numbers(table: PrintedTable) -> DataFrame:
             "optimizer_key": row.optimizer,
         }
         for metric, value in zip(table.columns, row.cells, strict=True):
-            sample = summarize(value.values)
+            sample = value.fact.sample
             found = {"mean": sample.mean, "sd": sample.sd, "n": sample.n, "bold": value.bold}
             record |= {f"{metric.name}.{name}": number for name, number in found.items()}
         records.append(record)
@@ -209,11 +208,16 @@ def numbers(table: PrintedTable) -> DataFrame:
 def write_tables(study: StudyResults, out_dir: Path, templates_dir: Path) -> None:
     """Write every table that the study defines in each format of ``TABLE_ENDINGS``, and its
     settings in LaTeX."""
-    for table in build_tables(study):
-        write_text(out_dir / f"{table.name}.tex", render_latex(table, templates_dir))
-        write_text(out_dir / f"{table.name}.tabular.tex", render_tabular(table, templates_dir))
-        write_text(out_dir / f"{table.name}.html", render_html(table, templates_dir))
-        write_text(out_dir / f"{table.name}.md", markdown(table))
+    tables, setups = build_tables(study), setup_tables(study.plan)
+    texts = {}
+    for table in tables:
+        texts[f"{table.name}.tex"] = render_latex(table, templates_dir)
+        texts[f"{table.name}.tabular.tex"] = render_tabular(table, templates_dir)
+        texts[f"{table.name}.html"] = render_html(table, templates_dir)
+        texts[f"{table.name}.md"] = markdown(table)
+    for setup in setups:
+        texts[f"{setup.name}.tex"] = render_setup(setup, templates_dir)
+    for table in tables:
         write_csv(numbers(table), out_dir / f"{table.name}.csv")
-    for setup in setup_tables(study.layout.plan):
-        write_text(out_dir / f"{setup.name}.tex", render_setup(setup, templates_dir))
+    for name, text in texts.items():
+        write_text(out_dir / name, text)

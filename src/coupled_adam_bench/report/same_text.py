@@ -25,14 +25,14 @@ from coupled_adam_bench.results.groups import GROUP
 from coupled_adam_bench.statistics import paired_text
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Row
 from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
-from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalogue.metrics import LOSS, METRICS, Metric
 
 _TEXT: tuple[tuple[str, Kind] | Metric, ...] = (
     *PLACE,
     ("Optimizer", "row"),
     ("minus", "text"),
     ("held-out documents", "number"),
-    METRICS["loss"],
+    LOSS,
     P,
     ("seeds", "number"),
     ("documents", "number"),
@@ -50,7 +50,7 @@ def _line(rows: Sequence[Row]) -> list[str | Cell]:
     first = rows[0]
     seed = ALL_SEEDS if any(row["seed"] == ALL_SEEDS for row in rows) else first["seed"]
     shown = {(row["unit"], row["task"]): row for row in rows if row["seed"] == seed}
-    loss = shown[HELD_OUT, METRICS["loss"].task]
+    loss = shown[HELD_OUT, LOSS.task]
     of_seeds = [
         row["difference"] for row in rows if row["unit"] == HELD_OUT and row["seed"] != ALL_SEEDS
     ]

@@ -9,7 +9,7 @@ from typing import Any
 from coupled_adam_bench.page.formats import plural
 from coupled_adam_bench.study.catalogue.tables import SETUP_TABLES
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.cells import readable_count
+from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings import CustomSettings, Model, Own, Study
 from coupled_adam_bench.study.settings.tune import LEARNING_RATE
 
@@ -146,11 +146,12 @@ def _peak(model: Model, study: Study) -> str:
     return f"{model.learning_rate:g}, or tuned" if tuned else f"{model.learning_rate:g}"
 
 
-def _model_row(model: Model, study: Study) -> tuple[str, ...]:
-    n_params = model.n_params(study.data.vocab_size, study.training.seq_len)
+def _model_row(model: Model, cell: Cell, study: Study) -> tuple[str, ...]:
+    """Return the row of a model, given one of its cells: a trial may have chosen another rate for
+    this."""
     return (
-        model.label or readable_count(n_params),
-        f"{n_params:,}",
+        cell.size_label,
+        f"{cell.n_params:,}",
         f"{model.n_layer:,}",
         f"{model.n_head:,}",
         f"{model.d_model:,}",
@@ -178,12 +179,16 @@ one column of an article."""
 
 
 def _models(plan: Plan) -> SetupTable:
-    used = {(planned.study.name, name) for planned in plan.blocks for name in planned.block.models}
+    # A cell of each model says how large the model is in its study.
+    cells = {}
+    for planned in plan.blocks:
+        for cell in planned.cells:
+            cells[planned.study.name, cell.model.name] = cell
     found = dict.fromkeys(
-        _model_row(model, study)
+        _model_row(model, cells[study.name, model.name], study)
         for study in plan.studies.values()
         for model in study.models
-        if (study.name, model.name) in used
+        if (study.name, model.name) in cells
     )
     columns = zip(*found, strict=True)
     values = {name: set(column) for name, column in zip(_HEADER, columns, strict=True)}

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from coupled_adam_bench.page.formats import MISSING, fixed
 from coupled_adam_bench.results.facts import Fact
 from coupled_adam_bench.results.groups import Group
-from coupled_adam_bench.results.study_results import LOSS
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.study.catalogue.metrics import FEW_DOCUMENTS, Metric
+from coupled_adam_bench.study.catalogue.metrics import FEW_DOCUMENTS, LOSS, Metric
 from coupled_adam_bench.study.catalogue.tables import Table
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.settings.execution import BoldRule

@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from coupled_adam_bench.page.blocks import (
+    MEANS_NOTE,
     Beside,
     Block,
     Cell,
@@ -16,6 +17,7 @@ from coupled_adam_bench.page.blocks import (
     Items,
     Kind,
     Text,
+    aligned_cells,
     groups_left_out,
     groups_shown,
     listed,
@@ -23,9 +25,9 @@ from coupled_adam_bench.page.blocks import (
     symbol,
 )
 from coupled_adam_bench.page.formats import MISSING
-from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
+from coupled_adam_bench.results.facts import CENTERED
 from coupled_adam_bench.results.groups import Group, Values
-from coupled_adam_bench.statistics.decisions import CENTERED
+from coupled_adam_bench.results.sample import Sample, summarize
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.study.catalogue.metrics import METRICS
 from embedding_geometry.rows import SUBWORDS
@@ -61,10 +63,13 @@ def _treated(group: Group, values: Mapping[str, Values], title: str) -> Grid[Any
     for key, label in group.optimizer_labels.items():
         for treatment, measured in values.items():
             names.append([label, treatment])
-            by_seed = [(group.by_seed(measured, metric)[key], metric.digits) for metric in SHOWN]
-            samples.append([(list(found.values()), digits) for found, digits in by_seed])
+            of_row = []
+            for metric in SHOWN:
+                by_seed = group.by_seed(measured, metric)[key]
+                of_row.append((summarize(list(by_seed.values())), metric.digits))
+            samples.append(of_row)
     cells = aligned_cells(samples)
-    lines = [[*name, *of_row] for name, of_row in zip(names, cells, strict=True)]
+    lines = [[*name, *line] for name, line in zip(names, cells, strict=True)]
     columns = listed(("Optimizer", "rows"), ("Embedding", "row"), *SHOWN)
     label = f"Other ways to isotropy, {title}, D = {group.tokens_label}, N = {group.model_label}"
     return Grid(label, columns, lines, caption=place_of(group))
@@ -135,10 +140,11 @@ def _similarities(
             MISSING,
         )
 
-    samples = []
+    samples: list[list[tuple[Sample, int]]] = []
     for key, task in names:
         forms = CORRELATIONS.values()
-        samples.append([(sample(key, task + ending, metric), 2) for ending, metric in forms])
+        of_forms = [sample(key, task + ending, metric) for ending, metric in forms]
+        samples.append([(summarize(found), 2) for found in of_forms])
     correlations = aligned_cells(samples)
     # What a set covers is the same for all seeds, so it is said once beside their means.
     lines: list[list[str | Cell]] = []

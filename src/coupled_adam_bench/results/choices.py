@@ -10,7 +10,7 @@ from typing import Any
 from pandas import DataFrame
 
 from coupled_adam_bench.records.stored import Measurement, measurement_of
-from coupled_adam_bench.results.rounding import difference
+from coupled_adam_bench.results.sample import difference
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.catalogue.stages import VALIDATION_LOSS

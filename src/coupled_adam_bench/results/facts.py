@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import Any, Self
 
 from coupled_adam_bench.results.groups import Group
-from coupled_adam_bench.results.rounding import difference
-from coupled_adam_bench.results.sample import Sample, summarize
+from coupled_adam_bench.results.sample import Sample, difference, summarize
 from coupled_adam_bench.study.catalogue.metrics import Metric
 
+CENTERED = "embeddings_centered"
+"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which needs
+no other training."""
 ALPHA = 0.05
 """Level of significance [P], App. F, of the paper's rule and of ours."""
 
@@ -93,22 +95,22 @@ class Comparison:
 class Fact:
     """What is known of one metric of one optimizer at one place.
 
-    ``by_seed`` has its values, NaN where one is missing. ``scores`` is what is compared: the values
-    or, if the metric is best at a value, their distances from it. ``best`` has the values at which
-    the metric is best here, ascending, empty where there are none or they are not known. ``reason``
-    says why the values cannot be compared. ``edges`` are the settings that a trial chose at the
-    edge of what it tried. ``held_out_tokens`` and ``held_out_documents`` are the sizes of the
-    held-out text, where they are known. ``bold`` follows the rule of the table, and ``against`` has
-    the study's own decision by rival.
+    ``by_seed`` has its values, NaN where one is missing, and ``without_mean`` those of the
+    embedding minus its mean. ``scores`` is what is compared: the values or, if the metric is best
+    at a value, their distances from it. ``best`` has the values at which the metric is best here,
+    ascending, empty where there are none or they are not known. ``edges`` are the settings that a
+    trial chose at the edge of what it tried. ``held_out_tokens`` and ``held_out_documents`` are the
+    sizes of the held-out text, where they are known. ``bold`` follows the rule of the table, and
+    ``against`` has the study's own decision by rival.
     """
 
     group: Group
     metric: Metric
     optimizer: str
     by_seed: Mapping[int, float]
+    without_mean: Mapping[int, float]
     scores: Mapping[int, float]
     best: tuple[float, ...] = ()
-    reason: str = ""
     edges: tuple[str, ...] = ()
     held_out_tokens: tuple[float, ...] = ()
     held_out_documents: tuple[float, ...] = ()
@@ -126,6 +128,22 @@ class Fact:
     def sample(self) -> Sample:
         """Number, mean and standard deviation of the values over seeds."""
         return summarize(list(self.by_seed.values()))
+
+    @property
+    def lacks_best(self) -> str:
+        """Why the values cannot be compared where it is not known what is best, else nothing."""
+        if self.metric.best_at is None or self.best:
+            return ""
+        return (
+            f"results.csv has no {self.metric.best_at}, so what is best is not known; evaluate with"
+            " this version"
+        )
+
+    @property
+    def reason(self) -> str:
+        """Why the values cannot be compared, else nothing."""
+        missing = sum(map(math.isnan, self.by_seed.values()))
+        return f"{missing} of {len(self.by_seed)} values missing" if missing else self.lacks_best
 
     @property
     def is_measured(self) -> bool:

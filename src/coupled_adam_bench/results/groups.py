@@ -3,14 +3,17 @@ only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from math import nan
 from typing import Any
 
 from coupled_adam_bench.results.setups import Setup, labels_of, model_names_of, recipes_of
 from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.catalogue.tables import TABLES, Table, comparing_any_number
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.cells import Cell, readable_count
+from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings import Study
 
 Values = Mapping[tuple[str, str], float]
@@ -60,10 +63,32 @@ class Group:
         """The label of each optimizer, by its key."""
         return {key: cells[0].optimizer.label for key, cells in self.cells.items()}
 
-    def ids(self, key: str) -> tuple[str, ...]:
-        """Return the ids of an optimizer's cells, which tell whether another table has the same
-        runs."""
-        return tuple(cell.id for cell in self.cells[key])
+    @cached_property
+    def ids(self) -> dict[str, tuple[str, ...]]:
+        """The ids of each optimizer's cells by its key: they tell whether another table has the
+        same runs."""
+        ids = {}
+        for key, cells in self.cells.items():
+            ids[key] = tuple(cell.id for cell in cells)
+        return ids
+
+    @cached_property
+    def plain_keys(self) -> dict[str, str]:
+        """The keys of the optimizers, by their names without their own learning rate.
+
+        If several optimizers differ only in the rate, the first counts.
+        """
+        keys: dict[str, str] = {}
+        for key, cells in self.cells.items():
+            keys.setdefault(cells[0].optimizer.names(leave_out=["lr_factor"])[0], key)
+        return keys
+
+    @property
+    def references(self) -> list[str]:
+        """The keys of the optimizers that the others are compared with: Adam and Coupled Adam, or
+        the first if the group has neither."""
+        found = [self.plain_keys[kind] for kind in (ADAM, COUPLED_ADAM) if kind in self.plain_keys]
+        return found or [next(iter(self.cells))]
 
     def by_seed(self, values: Values, metric: Metric) -> dict[str, dict[int, float]]:
         """Return a metric's values by optimizer and seed; a value that is not there is NaN."""
@@ -85,15 +110,27 @@ class Layout:
     tables: dict[str, Table]
     groups: dict[str, tuple[Group, ...]]
 
-    def columns(self, table: str) -> tuple[Metric, ...]:
-        """Return the metrics of a table."""
-        return tuple(self.metrics[name] for name in self.tables[table].columns)
+    @cached_property
+    def all_groups(self) -> tuple[Group, ...]:
+        """The groups of all tables, in their order."""
+        return tuple(chain.from_iterable(self.groups.values()))
 
-    def optimizer_labels(self, table: str) -> dict[str, str]:
-        """Return the labels of a table's optimizers by their keys."""
-        labels: dict[str, str] = {}
-        for group in self.groups[table]:
-            labels |= group.optimizer_labels
+    @cached_property
+    def columns(self) -> dict[str, tuple[Metric, ...]]:
+        """The metrics of each table."""
+        columns = {}
+        for name, table in self.tables.items():
+            columns[name] = tuple(self.metrics[column] for column in table.columns)
+        return columns
+
+    @cached_property
+    def optimizer_labels(self) -> dict[str, dict[str, str]]:
+        """The labels of each table's optimizers by their keys."""
+        labels: dict[str, dict[str, str]] = {}
+        for name, groups in self.groups.items():
+            labels[name] = {}
+            for group in groups:
+                labels[name] |= group.optimizer_labels
         return labels
 
 
@@ -166,9 +203,7 @@ def _group(
 ) -> Group:
     cells = {key: tuple(by_id.values()) for key, by_id in optimizers.items()}
     first = next(iter(cells.values()))[0]
-    group = Group(
-        name, n_tokens, setup, first.tokens_label or readable_count(n_tokens), labels[setup], cells
-    )
+    group = Group(name, n_tokens, setup, first.length_label, labels[setup], cells)
     place = f"at {group.model_label} parameters and {group.tokens_label} tokens"
     for key, (one, *others) in cells.items():
         settings = _settings(one)
@@ -185,17 +220,6 @@ def _group(
             f" {comparing_any_number({**TABLES, **tables}.values())}, which compares any number"
         )
     return group
-
-
-def plain_keys(group: Group) -> dict[str, str]:
-    """Return the keys of a group's optimizers, by their names without their own learning rate.
-
-    If several optimizers differ only in the rate, the first counts.
-    """
-    keys: dict[str, str] = {}
-    for key, cells in group.cells.items():
-        keys.setdefault(cells[0].optimizer.names(leave_out=["lr_factor"])[0], key)
-    return keys
 
 
 def longest_groups(groups: tuple[Group, ...]) -> tuple[Group, ...]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.cells import readable_count
 from coupled_adam_bench.study.settings import Model, Study
 from coupled_adam_bench.study.settings.base import as_seen
 
@@ -78,7 +77,7 @@ def labels_of(
     """
     sizes: dict[Setup, str] = {}
     for cell_id, setup in setups.items():
-        sizes.setdefault(setup, plan.cells[cell_id].model.label or readable_count(setup.n_params))
+        sizes.setdefault(setup, plan.cells[cell_id].size_label)
     # Two sizes that only a computer tells apart are one to the reader of a table.
     alike: dict[str, list[Setup]] = defaultdict(list)
     for setup, size in sizes.items():

@@ -1,23 +1,22 @@
 """The results of a study, and the facts that are made of them once."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import isnan, log, nan
 from typing import Any
 
 from pandas import DataFrame
 
 from coupled_adam_bench.results.choices import edges_of
-from coupled_adam_bench.results.facts import Comparison, Fact, Facts
+from coupled_adam_bench.results.facts import CENTERED, Comparison, Fact, Facts
 from coupled_adam_bench.results.groups import Group, Layout, Values
-from coupled_adam_bench.results.rounding import difference
-from coupled_adam_bench.study.catalogue.metrics import HELD_OUT_SIZES, METRICS, Metric
+from coupled_adam_bench.results.sample import difference
+from coupled_adam_bench.study.catalogue.metrics import HELD_OUT_SIZES, LOSS, METRICS, Metric
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.plan.tuning import chosen_settings
-
-LOSS = METRICS["loss"]
 
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:
@@ -115,23 +114,6 @@ class StudyResults:
             return self.of_texts.get((setup.data, setup.recipe, metric.task, metric.best_at), nan)
         return nan if metric.best_at is None else metric.best_at
 
-    def best_in(self, group: Group, metric: Metric) -> list[float]:
-        """Return the values at which a metric is best in the cells of a group, ascending; none if
-        none is known."""
-        ids = [cell.id for cells in group.cells.values() for cell in cells]
-        found = {self.best(cell, metric) for cell in ids}
-        return sorted(best for best in found if not isnan(best))
-
-    def lacks_best(self, group: Group, metric: Metric) -> str:
-        """Return why the values of a group cannot be compared, where it is not known what is best;
-        else nothing."""
-        if metric.best_at is None or self.best_in(group, metric):
-            return ""
-        return (
-            f"results.csv has no {metric.best_at}, so what is best is not known; evaluate with this"
-            " version"
-        )
-
     def values_of(self, tasks: Mapping[str, str]) -> Values:
         """Return the values of metrics, given for the name of each the task under which
         ``results.csv`` has it."""
@@ -141,46 +123,51 @@ class StudyResults:
             if tasks.get(name) == task
         }
 
-    def value(self, cell: Cell, metric: str) -> float:
-        """Return a metric's value in a cell, given the metric's name; NaN if it is not there."""
-        return self.values.get((cell.id, metric), nan)
+    def value(self, cell: Cell, metric: Metric) -> float:
+        """Return a metric's value in a cell; NaN if it is not there."""
+        return self.values.get((cell.id, metric.name), nan)
 
     @cached_property
     def facts(self) -> Facts:
         """The facts of all places and metrics, those that no table shows among them."""
         facts: dict[tuple[tuple[Any, ...], str], dict[str, Fact]] = {}
+        metrics = METRICS | self.layout.metrics
         sizes = self.values_of(dict.fromkeys(HELD_OUT_SIZES, "test"))
-        for group in (group for groups in self.layout.groups.values() for group in groups):
+        centered = self.values_of(dict.fromkeys(metrics, CENTERED))
+        for group in self.layout.all_groups:
             edges = {key: self._edges(cells[0]) for key, cells in group.cells.items()}
             held_out = {key: _held_out(cells, sizes) for key, cells in group.cells.items()}
-            for metric in (METRICS | self.layout.metrics).values():
+            for metric in metrics.values():
                 place = group.place, metric.name
+                without_mean = group.by_seed(centered, metric)
+                scores = group.by_seed(self.scores, metric)
+                best = self._best_in(group, metric)
                 facts[place] = {}
-                for key, fact in self._measured_facts(group, metric).items():
+                for key, by_seed in group.by_seed(self.values, metric).items():
                     tokens, documents = held_out[key]
-                    facts[place][key] = replace(
-                        fact,
-                        edges=edges[key],
-                        held_out_tokens=tokens,
-                        held_out_documents=documents,
+                    facts[place][key] = Fact(
+                        group,
+                        metric,
+                        key,
+                        by_seed,
+                        without_mean[key],
+                        scores[key],
+                        best,
+                        edges[key],
+                        tokens,
+                        documents,
+                        guessing=log(group.first.vocab_size) if metric == LOSS else nan,
                         bold=self.decided is not None and self.decided.bold.get(place) == key,
                         against=self._against(place, key),
                     )
         return facts
 
-    def _measured_facts(self, group: Group, metric: Metric) -> dict[str, Fact]:
-        """Return what was measured of a metric at a place, by optimizer."""
-        values, scores = group.by_seed(self.values, metric), group.by_seed(self.scores, metric)
-        best, lacks_best = tuple(self.best_in(group, metric)), self.lacks_best(group, metric)
-        guessing = log(group.first.vocab_size) if metric == LOSS else nan
-        facts = {}
-        for key, of_key in values.items():
-            missing = sum(map(isnan, of_key.values()))
-            reason = f"{missing} of {len(of_key)} values missing" if missing else lacks_best
-            facts[key] = Fact(
-                group, metric, key, of_key, scores[key], best, reason, guessing=guessing
-            )
-        return facts
+    def _best_in(self, group: Group, metric: Metric) -> tuple[float, ...]:
+        """Return the values at which a metric is best in the cells of a group, ascending; none if
+        none is known."""
+        ids = chain.from_iterable(group.ids.values())
+        found = {self.best(cell, metric) for cell in ids}
+        return tuple(sorted(best for best in found if not isnan(best)))
 
     def _edges(self, cell: Cell) -> tuple[str, ...]:
         """Return the settings of a tuned cell that lie at the edge of what its trial tried."""

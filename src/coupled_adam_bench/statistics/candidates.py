@@ -14,8 +14,8 @@ from coupled_adam_bench.page.formats import MISSING, fixed, plural, shorthand
 from coupled_adam_bench.results.choices import describe_settings, edges_of
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
-from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.store import paths
+from coupled_adam_bench.study.catalogue.metrics import LOSS
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.plan.cells import Cell, readable_count
 from coupled_adam_bench.study.plan.tuning import Tuning, choice_file, read_choice
@@ -79,10 +79,9 @@ def learning_rate_sensitivity(
 _DIGITS = 4
 
 
-def place_of(cell: Cell) -> str:
+def size_and_length(cell: Cell) -> str:
     """Return what candidates that are drawn together have in common, as a title."""
-    size = cell.model.label or readable_count(cell.n_params)
-    return f"N = {size}, D = {cell.tokens_label or readable_count(cell.n_tokens)}"
+    return f"N = {cell.size_label}, D = {cell.length_label}"
 
 
 _BEYOND = {"least": "smaller", "largest": "larger"}
@@ -163,7 +162,7 @@ def _line(material: Material, tuning: Tuning, found: DataFrame) -> list[str]:
                 f"{failed} of {plural(n_candidates, 'candidate')} diverged in at least one seed"
             )
     return [
-        place_of(first),
+        size_and_length(first),
         tuning.row.label,
         budget,
         chosen,

@@ -24,14 +24,14 @@ that are each the same with all seeds.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from pandas import DataFrame
 
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
-from coupled_adam_bench.results.study_results import StudyResults, records
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.declared import Statistic
 from coupled_adam_bench.statistics.pairs import (
@@ -157,7 +157,7 @@ def _decide(rows: list[Row], rule: str) -> None:
 def _cells_of(group: Group, row: Row) -> frozenset[tuple[str, ...]]:
     """Return the cells of the two optimizers of a comparison, which tell whether it is the same in
     another table."""
-    return frozenset((group.ids(row["optimizer"]), group.ids(row["reference"])))
+    return frozenset((group.ids[row["optimizer"]], group.ids[row["reference"]]))
 
 
 def compared(study: StudyResults) -> list[tuple[Group, Metric, list[Row]]]:
@@ -176,10 +176,11 @@ def compared(study: StudyResults) -> list[tuple[Group, Metric, list[Row]]]:
         for group in groups:
             for metric in (study.layout.metrics[column] for column in table.columns):
                 margin = settings.margins.get(metric.name, math.nan)
-                scores = {key: dict(fact.scores) for key, fact in study.at(group, metric).items()}
+                facts = study.at(group, metric)
+                scores = {key: dict(fact.scores) for key, fact in facts.items()}
                 rows = compare_all(scores, metric, table.rules.tested, margin)
-                if reason := study.lacks_best(group, metric):
-                    rows = [row | {"reason": reason} for row in rows]
+                for row in rows:
+                    row["reason"] = facts[row["optimizer"]].lacks_best or row["reason"]
                 of_table.append((group, metric, rows))
         every = [row for _, _, rows in of_table for row in rows]
         correct(every)
@@ -199,35 +200,30 @@ def _of_best(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["optimizer"] == rows[0]["optimizer"]]
 
 
-def rows_of_best(comparisons: Iterable[tuple[Group, list[Row]]]) -> DataFrame:
-    """Return the comparisons of the best mean of each group and metric, with the columns
-    ``TEST_COLUMNS``."""
-    shown: list[Row] = []
-    for group, rows in comparisons:
-        shown += [group.columns | row for row in _of_best(rows)]
-    return typed_frame(shown, TEST_COLUMNS)
+def _rows(study: StudyResults) -> Iterator[Row]:
+    """Yield the comparisons of the best mean of each group and metric, from what was decided of the
+    study if that is there."""
+    found: list[tuple[Group, list[Row]]] = []
+    if study.decided is None:
+        found = [(group, rows) for group, _, rows in compared(study)]
+    else:
+        for name, groups in study.layout.groups.items():
+            for group, column in product(groups, study.layout.tables[name].columns):
+                comparisons = study.decided.comparisons[group.place, column]
+                found.append((group, [dict(each.row) for each in comparisons if each.row]))
+    for group, rows in found:
+        for row in _of_best(rows):
+            yield group.columns | row
 
 
 def compare(study: StudyResults) -> DataFrame:
     """Return the comparisons of a study's tables, with the columns ``TEST_COLUMNS``."""
-    return rows_of_best((group, rows) for group, _, rows in compared(study))
-
-
-def _shown(study: StudyResults) -> DataFrame:
-    """Return the same of a study, from what was decided of it if that is there."""
-    if study.decided is None:
-        return compare(study)
-    found: list[tuple[Group, list[Row]]] = []
-    for name, groups in study.layout.groups.items():
-        for group, column in product(groups, study.layout.tables[name].columns):
-            comparisons = study.decided.comparisons[group.place, column]
-            found.append((group, [dict(each.row) for each in comparisons if each.row]))
-    return rows_of_best(found)
+    return typed_frame(_rows(study), TEST_COLUMNS)
 
 
 STATISTIC = Statistic(
     file="tests.csv",
     columns=TEST_COLUMNS,
     key=(*GROUP_COLUMNS, "metric", "optimizer", "reference"),
-    rows=lambda material: records(_shown(material.study)),
+    rows=lambda material: _rows(material.study),
 )

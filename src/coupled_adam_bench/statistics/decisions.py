@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from coupled_adam_bench.results.facts import Comparison, Outcome
-from coupled_adam_bench.results.groups import Group, plain_keys
+from coupled_adam_bench.results.facts import CENTERED, Comparison, Outcome
+from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import Decided, StudyResults
 from coupled_adam_bench.statistics.compare import (
     DECIDED_IN,
@@ -25,11 +25,8 @@ from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.pairs import TWO_SIDED_PAIRED
 from coupled_adam_bench.statistics.student import ALPHA, holm, two_sided_p
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
-from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
+from coupled_adam_bench.study.catalogue.names import ADAM
 
-CENTERED = "embeddings_centered"
-"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which needs
-no other training."""
 RATINGS = METRICS["r_bar"]
 ASKED = tuple(METRICS[name] for name in ("loss", "loss_rarest", "isotropy", "r_bar"))
 """The metrics that the front of the report compares, also where a table has no column of them."""
@@ -39,14 +36,6 @@ def centered(key: str) -> str:
     """Return the name of a rival that is an optimizer whose embedding has its mean subtracted after
     training."""
     return f"{key}, minus its mean"
-
-
-def references(group: Group) -> list[str]:
-    """Return the keys of the optimizers that the others of a group are compared with: Adam and
-    Coupled Adam, or the first if the group has neither."""
-    keys = plain_keys(group)
-    found = [keys[kind] for kind in (ADAM, COUPLED_ADAM) if kind in keys]
-    return found or [next(iter(group.cells))]
 
 
 def outcome_of(metric: Metric, difference: float, p: float, p_corrected: float) -> Outcome:
@@ -110,13 +99,12 @@ def _questions(study: StudyResults, group: Group) -> Iterator[tuple[Metric, Comp
     """Yield the comparisons with the references of a group that no column of its table is about,
     each with the cells that tell it from others."""
     columns = study.layout.tables[group.table].columns
-    adam = plain_keys(group).get(ADAM)
-    without_mean = group.by_seed(study.values_of({RATINGS.name: CENTERED}), RATINGS)
-    for reference in references(group):
+    adam = group.plain_keys.get(ADAM)
+    for reference in group.references:
         for metric in ASKED:
             facts = study.at(group, metric)
             for key in group.cells:
-                cells = group.ids(key), group.ids(reference)
+                cells = group.ids[key], group.ids[reference]
                 if key == reference:
                     continue
                 if metric.name not in columns:
@@ -124,7 +112,7 @@ def _questions(study: StudyResults, group: Group) -> Iterator[tuple[Metric, Comp
                     found = _tested(metric, key, reference, ours, theirs)
                     yield metric, found, frozenset(cells)
                 if metric == RATINGS and reference == adam:
-                    ours, theirs = facts[key].by_seed, without_mean[reference]
+                    ours, theirs = facts[key].by_seed, facts[reference].without_mean
                     found = _tested(metric, key, centered(reference), ours, theirs)
                     yield metric, found, (*cells, CENTERED)
 

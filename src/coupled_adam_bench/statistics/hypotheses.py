@@ -48,7 +48,7 @@ _NOT_IN_ADVANCE = (
 )
 
 
-def outcome_of(p: float, level: float, others_open: bool = False) -> str:
+def hypothesis_outcome(p: float, level: float, others_open: bool = False) -> str:
     """Return what becomes of a hypothesis with a p-value, NaN where it could not be tested.
 
     ``others_open`` says that a hypothesis of the same correction is not tested yet, which can still
@@ -97,7 +97,7 @@ def stated_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
             "seeds": len(plan.seeds),
             "p_hypothesis": p,
             "level": level,
-            "outcome": outcome_of(p, level, others_open),
+            "outcome": hypothesis_outcome(p, level, others_open),
         }
         for group, test in zip(places, of_hypothesis, strict=True):
             yield of_all | group.columns | vars(test)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coupled_adam_bench.results.groups import Group
-from coupled_adam_bench.results.rounding import rounding_of
+from coupled_adam_bench.results.sample import rounding_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.student import one_sided_p
 from coupled_adam_bench.study.catalogue.metrics import Metric

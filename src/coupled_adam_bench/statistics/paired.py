@@ -13,8 +13,13 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.results.rounding import difference, rounding_of, without_rounding
-from coupled_adam_bench.results.sample import Sample, summarize
+from coupled_adam_bench.results.sample import (
+    Sample,
+    difference,
+    rounding_of,
+    summarize,
+    without_rounding,
+)
 from coupled_adam_bench.statistics.student import (
     LEVEL,
     NO_SPREAD,

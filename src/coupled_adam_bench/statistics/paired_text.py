@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.records.kept import PairedWindows, paired_windows, read_scores
 from coupled_adam_bench.records.stored import measurement_of
-from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, layout_of
+from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.study_results import rivals
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Statistic
 from coupled_adam_bench.statistics.student import NO_SPREAD
@@ -30,12 +30,11 @@ from coupled_adam_bench.statistics.units import (
     of_held_out,
 )
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import LOSS, METRICS
 from coupled_adam_bench.study.catalogue.stages import STAGES
-from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.plan.cells import Cell
 
-LOSS, ACC = METRICS["loss"], METRICS["acc"]
+ACC = METRICS["acc"]
 AVERAGE = "average"
 """A value of ``task``: the mean over all of them."""
 DOCUMENTS, HELD_OUT = "documents", "held-out documents"
@@ -225,11 +224,10 @@ def _or_reason(read: Callable[[], Found]) -> Found | str:
         return str(error)
 
 
-def compare_text(plan: Plan, runs: Path = paths.RUNS) -> Iterator[Row]:
-    """Yield the comparisons of all groups of a plan; a gap has its reason."""
-    for groups in layout_of(plan).groups.values():
-        for group in groups:
-            yield from _group_rows(group, runs)
+def compare_text(groups: Iterable[Group], runs: Path = paths.RUNS) -> Iterator[Row]:
+    """Yield the comparisons of groups; a gap has its reason."""
+    for group in groups:
+        yield from _group_rows(group, runs)
 
 
 STATISTIC = Statistic(
@@ -260,5 +258,5 @@ STATISTIC = Statistic(
         "recipe": str,
     },
     key=(*GROUP_COLUMNS, "optimizer", "reference", "seed", "unit", "task"),
-    rows=lambda material: compare_text(material.plan, material.runs),
+    rows=lambda material: compare_text(material.study.layout.all_groups, material.runs),
 )

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
-from coupled_adam_bench.results.rounding import difference
-from coupled_adam_bench.results.sample import Sample, summarize
+from coupled_adam_bench.results.sample import Sample, difference, summarize
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.student import (
     benjamini_hochberg,

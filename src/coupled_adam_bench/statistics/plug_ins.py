@@ -8,7 +8,7 @@ from typing import ClassVar
 from coupled_adam_bench.page.blocks import Block
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.plug_ins import PlanContract, made_for
+from coupled_adam_bench.study.plan.plug_ins import PlanContract
 
 
 class StatisticPlugIn(PlanContract, ABC):
@@ -38,7 +38,7 @@ def own_statistics(plan: Plan) -> list[Statistic]:
     one that breaks the contract."""
     found = []
     for index, entry in enumerate(plan.statistics.files):
-        plug_in = made_for(plan, f"statistics.files.{index}", entry, StatisticPlugIn)  # type: ignore[type-abstract]
+        plug_in = StatisticPlugIn.made_for(plan, f"statistics.files.{index}", entry)
         found.append(declared_as(entry.name, plug_in))
     return found
 

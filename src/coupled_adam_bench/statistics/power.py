@@ -29,7 +29,7 @@ from coupled_adam_bench.page.blocks import (
 )
 from coupled_adam_bench.page.formats import MISSING, plural, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
-from coupled_adam_bench.results.rounding import difference as difference_of
+from coupled_adam_bench.results.sample import difference as difference_of
 from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults, rivals
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
@@ -128,7 +128,7 @@ def power_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     and design."""
     for name, groups in study.layout.groups.items():
         for group in groups:
-            for metric in study.layout.columns(name):
+            for metric in study.layout.columns[name]:
                 for pair in rivals(group):
                     yield from (_row(study, group, metric, pair, design) for design in DESIGNS)
 

@@ -50,10 +50,8 @@ def seeds_with_values(study: StudyResults) -> tuple[list[int], list[int]]:
         for group in meant_groups(study.layout, hypothesis):
             for key in (hypothesis.better, hypothesis.than):
                 n_values += 1
-                for cell in group.cells[key]:
-                    found.setdefault(cell.seed, []).append(
-                        math.isfinite(study.value(cell, hypothesis.metric))
-                    )
+                for seed, value in study.at(group, hypothesis.metric)[key].by_seed.items():
+                    found.setdefault(seed, []).append(math.isfinite(value))
     some = [seed for seed, there in found.items() if any(there)]
     return some, [seed for seed in some if sum(found[seed]) == n_values]
 

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from math import isnan
 
 from coupled_adam_bench.results.facts import Outcome
-from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
+from coupled_adam_bench.results.groups import Group, longest_groups
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import DECIDING
-from coupled_adam_bench.study.catalogue.metrics import Metric
+from coupled_adam_bench.study.catalogue.metrics import LOSS, Metric
 from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.catalogue.tables import Table
 
 CLAIMED = ("isotropy", "mean_norm_ratio", "r_bar")
 """The metrics of the paper's claim [P]: embeddings are isotropic and centred, and agree with human
 ratings."""
-LOSS = "loss"
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def _count_decided(
 ) -> DecidedCounts:
     """Return how Coupled Adam does against Adam by our decision."""
     outcomes: dict[str, list[Outcome]] = {}
-    for name in (*CLAIMED, LOSS):
+    for name in (*CLAIMED, LOSS.name):
         outcomes[name] = []
         for group in groups:
             fact = study.at(group, name)[coupled_adam]
@@ -170,8 +169,8 @@ def _count_decided(
                 outcomes[name].append(fact.against[adam].outcome)
     return DecidedCounts(
         sum(outcomes[name].count(Outcome.BETTER) for name in CLAIMED),
-        outcomes[LOSS].count(Outcome.BETTER),
-        outcomes[LOSS].count(Outcome.WORSE),
+        outcomes[LOSS.name].count(Outcome.BETTER),
+        outcomes[LOSS.name].count(Outcome.WORSE),
     )
 
 
@@ -191,10 +190,12 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
     cards = []
     for name, table in study.layout.tables.items():
         groups = study.layout.groups[name]
-        labels = study.layout.optimizer_labels(name)
-        plain = {kind: key for group in groups for kind, key in plain_keys(group).items()}
+        labels = study.layout.optimizer_labels[name]
+        plain: dict[str, str] = {}
+        for group in groups:
+            plain |= group.plain_keys
         scores = tuple(
-            _score(study, groups, metric, labels) for metric in study.layout.columns(name)
+            _score(study, groups, metric, labels) for metric in study.layout.columns[name]
         )
         cards.append(Scorecard(table, labels, plain, scores))
     return tuple(cards)
@@ -212,7 +213,7 @@ def _judge(
     study: StudyResults, card: Scorecard, scores: dict[str, Score], adam: str, coupled_adam: str
 ) -> Verdict:
     groups, tested = study.layout.groups[card.table.name], card.table.rules.tested
-    longest, loss = longest_groups(groups), scores.get(LOSS)
+    longest, loss = longest_groups(groups), scores.get(LOSS.name)
     kept = 0
     if loss is not None:
         there = [group for group in longest if not _is_untestable(study, group, loss.metric)]

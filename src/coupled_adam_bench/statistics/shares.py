@@ -28,7 +28,7 @@ from coupled_adam_bench.results.study_results import rivals
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.paired import mean_difference
 from coupled_adam_bench.study.catalogue.bands import BANDS, NEVER_SEEN
-from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import LOSS
 from coupled_adam_bench.study.catalogue.stages import STAGES
 from coupled_adam_bench.study.plan import cells
 
@@ -45,7 +45,7 @@ def parts_of(cell: cells.Cell, runs: Path) -> tuple[Parts, Parts]:
 
     ``ValueError`` for a cell that is not measured or has diverged.
     """
-    measurement = measurement_of(STAGES[METRICS["loss"].stage], cell.study, cell.data_id, runs)
+    measurement = measurement_of(STAGES[LOSS.stage], cell.study, cell.data_id, runs)
     record = measurement.read(cell.id)
     if "bands" not in record:
         raise ValueError(f"{cell.id}: it has diverged")
@@ -97,12 +97,11 @@ def _pair_rows(group: Group, key: str, reference: str, runs: Path) -> Iterator[R
 
 
 def _rows(material: Material) -> Iterator[Row]:
-    for groups in material.study.layout.groups.values():
-        for group in groups:
-            for key, reference in rivals(group):
-                pair = group.columns | {"optimizer": key, "reference": reference}
-                for row in _pair_rows(group, key, reference, material.runs):
-                    yield pair | dict(row)
+    for group in material.study.layout.all_groups:
+        for key, reference in rivals(group):
+            pair = group.columns | {"optimizer": key, "reference": reference}
+            for row in _pair_rows(group, key, reference, material.runs):
+                yield pair | dict(row)
 
 
 def _cell(row: Row | None) -> Cell:

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from coupled_adam_bench.results.facts import ALPHA as ALPHA
-from coupled_adam_bench.results.rounding import difference as difference_of
 from coupled_adam_bench.results.sample import Sample, summarize
+from coupled_adam_bench.results.sample import difference as difference_of
 
 LEVEL = 0.95
 """Confidence level of all intervals, which are two-sided."""

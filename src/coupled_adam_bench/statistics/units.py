@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.results.rounding import without_rounding
+from coupled_adam_bench.results.sample import without_rounding
 from coupled_adam_bench.statistics.student import interval, one_sided_p, t_ratio, two_sided_p
 
 Floats = NDArray[np.float64]

@@ -26,7 +26,7 @@ from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_text
 from coupled_adam_bench.study.catalogue.bands import BANDS
-from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.metrics import LOSS, METRICS
 from coupled_adam_bench.study.plan import load_plan, make_plan
 from coupled_adam_bench.study.settings import parse_study
 from coupled_adam_bench.study.settings.reading import read_study_file
@@ -41,7 +41,6 @@ NAME = "compare"
 """The name of the study, which is that of its folder in ``results/``."""
 _CLONE = Path(__file__).parents[3]
 _SHIPPED = _CLONE / "workflow" / "config" / f"{NAME}.yaml"
-_LOSS = METRICS["loss"]
 _HEADS = {
     "loss": "loss",
     **{band.metric: band.label for band in BANDS},
@@ -179,7 +178,7 @@ def _result(name: str, file: Path) -> Comparison:
     frame = read_results(folder / "results.csv")
     study = decide(StudyResults(layout_of(load_plan(paths.plan_file(name))), frame))
     ((group,),) = study.layout.groups.values()
-    first, *others = study.at(group, _LOSS).values()
+    first, *others = study.at(group, LOSS).values()
     lines = [
         *align(list(_rows(study, group)), n_left=1),
         "",

@@ -14,7 +14,7 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.store.runs import read_run, run_history
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.cells import Cell, readable_count
+from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings import CustomSettings
 from coupled_adam_bench.tracking.place import TrackingError
 
@@ -150,8 +150,8 @@ def tags_to_group_by(cell: Cell) -> dict[str, str]:
     return {
         "optimizer": cell.optimizer.key,
         "seed": str(cell.seed),
-        "tokens": cell.tokens_label or readable_count(cell.n_tokens),
-        "parameters": cell.model.label or readable_count(cell.n_params),
+        "tokens": cell.length_label,
+        "parameters": cell.size_label,
     }
 
 

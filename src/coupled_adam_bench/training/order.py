@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from coupled_adam_bench.data.bins import count_starts, philox, sample_offsets
-from coupled_adam_bench.study.plan.plug_ins import Contract, made
+from coupled_adam_bench.study.plan.plug_ins import Contract
 from coupled_adam_bench.study.settings import Own, Training
 
 _SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
@@ -33,7 +33,7 @@ def order_of(n_tokens: int, training: Training, seed: int) -> "WindowOrder | Dat
     """Return what says which tokens each step reads."""
     if isinstance(training.data_order, Own):
         given = (n_tokens, training, seed)
-        return made("training.data_order", training.data_order, DataOrderPlugIn, *given)  # type: ignore[type-abstract]
+        return DataOrderPlugIn.made("training.data_order", training.data_order, *given)
     return WindowOrder(n_tokens, training, seed)
 
 

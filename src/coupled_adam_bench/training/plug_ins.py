@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.study.plan.plug_ins import Contract, class_of, made
+from coupled_adam_bench.study.plan.plug_ins import Contract
 from coupled_adam_bench.study.settings import Execution, Study
 from coupled_adam_bench.study.settings.plug_ins import PlugIn
 from coupled_adam_bench.training.measurement import AtGeometrySteps, Measurement
@@ -40,7 +40,7 @@ class Guarded(Measurement):
         super().__init__(trainer)
         self._place, self._entry = f"execution.measurements.{index}", entry
         with self._guard():
-            self._own = made(self._place, entry, MeasurementPlugIn, trainer)  # type: ignore[type-abstract]
+            self._own = MeasurementPlugIn.made(self._place, entry, trainer)
 
     @staticmethod
     def is_wanted(execution: Execution) -> bool:  # noqa: ARG004 - as of the others
@@ -113,4 +113,4 @@ def try_measurements(study: Study) -> None:
     """Import a study's own measurements; ``ValueError`` names the field of one that breaks the
     contract."""
     for index, entry in enumerate(study.execution.measurements):
-        class_of(f"execution.measurements.{index}", entry, MeasurementPlugIn, None)  # type: ignore[type-abstract]
+        MeasurementPlugIn.imported(f"execution.measurements.{index}", entry, None)

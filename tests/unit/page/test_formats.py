@@ -4,11 +4,11 @@ import pytest
 
 from coupled_adam_bench.page.formats import (
     Shorthand,
+    aligned,
     difference_with_interval,
     fixed,
     grouped,
     p_value,
-    paddings,
     plural,
     shorthand,
     significant,
@@ -77,8 +77,9 @@ def test_paddings_align_the_means() -> None:
         Shorthand("2.95"),
         Shorthand("-"),
     ]
-    assert paddings(column) == [0, 1, 4, 0]
-    assert paddings([]) == []
+    assert [number.padding for number in aligned(column)] == [0, 1, 4, 0]
+    assert list(map(str, aligned(column))) == list(map(str, column))
+    assert aligned([]) == []
 
 
 def test_other_numbers() -> None:

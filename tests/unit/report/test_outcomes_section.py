@@ -25,11 +25,11 @@ from coupled_adam_bench.report.reach import calibrations, reaches
 from coupled_adam_bench.report.render import markdown, render_html
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.results.collect import results_frame
-from coupled_adam_bench.results.facts import Outcome
+from coupled_adam_bench.results.facts import CENTERED, Outcome
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare
-from coupled_adam_bench.statistics.decisions import CENTERED, decide
+from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.scores import verdicts
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric

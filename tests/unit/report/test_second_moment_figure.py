@@ -10,7 +10,7 @@ import pytest
 from matplotlib import rc_context
 
 from coupled_adam_bench.report.figures import figures_of
-from coupled_adam_bench.report.figures.moment import second_moment
+from coupled_adam_bench.report.figures.histories import second_moment
 from coupled_adam_bench.report.figures.style import RC
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.settings import parse_study

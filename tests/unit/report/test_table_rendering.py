@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -133,7 +134,7 @@ def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
     assert (adam["loss"].bold, coupled["loss"].bold) == (False, True)
     assert (adam["acc"].bold, coupled["acc"].bold) == (False, False)
     assert (adam["rho"].text, coupled["rho"].text) == ("\u22120.35 (2)", "0.61 (12)")
-    assert coupled["kappa"].missing
+    assert coupled["kappa"].number.missing
     assert not adam["kappa"].bold
     assert any("Missing (-): 4 of 64 values" in note for note in table.notes)
     assert any("lacks only some of its seeds" in note for note in table.notes)
@@ -267,8 +268,23 @@ def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> N
         assert text == (GOLDEN / name).read_text(), name
 
 
+def test_tables_are_made_of_facts_and_ask_for_nothing_else(
+    small: StudyResults, templates: Path, tmp_path: Path
+) -> None:
+    """What has the facts of a study and no results has the same tables."""
+    study = decide(small)
+    read: Any = SimpleNamespace(plan=study.plan, layout=study.layout, facts=study.facts)
+    for folder, given in (("whole", study), ("facts", read)):
+        write_tables(given, tmp_path / folder, templates)
+    written = sorted((tmp_path / "whole").iterdir())
+    assert len(written) > len(TABLE_ENDINGS)
+    for path in written:
+        assert (tmp_path / "facts" / path.name).read_bytes() == path.read_bytes()
+
+
 def hostile(table: PrintedTable) -> PrintedTable:
-    cells = tuple(Value(Shorthand("1.00", "(1)"), True) for _ in table.columns)
+    bold = replace(table.rows[0].cells[0].fact, bold=True)
+    cells = tuple(Value(Shorthand("1.00", "(1)"), bold) for _ in table.columns)
     places = [
         (HOSTILE, HOSTILE, 1),
         (HOSTILE, HOSTILE, 1),

@@ -95,7 +95,7 @@ def test_what_is_predicted_is_the_line_with_its_interval(study: Any) -> None:
     results = study(noisy_line)
     line = next(
         t
-        for t in trends(results, "table1", results.layout.columns("table1"))
+        for t in trends(results, "table1", results.layout.columns["table1"])
         if t.metric.name == "loss"
     )
     n_params = line.groups[0].setup.n_params
@@ -138,7 +138,7 @@ def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(
     results = study(noisy_line)
     line = next(
         t
-        for t in trends(results, "table1", results.layout.columns("table1"))
+        for t in trends(results, "table1", results.layout.columns["table1"])
         if t.metric.name == "loss"
     )
     n_params = line.groups[0].setup.n_params

@@ -16,7 +16,7 @@ from coupled_adam_bench.statistics.hypotheses import (
     NOT_CONFIRMED,
     OPEN,
     STATISTIC,
-    outcome_of,
+    hypothesis_outcome,
 )
 from coupled_adam_bench.statistics.lines import trend_of
 from coupled_adam_bench.statistics.student import NO_SPREAD
@@ -219,8 +219,12 @@ def test_a_trend_is_that_of_the_stated_seeds(study: Callable[..., StudyResults])
 
 
 def test_what_is_not_tested_is_open() -> None:
-    assert [outcome_of(p, 0.04) for p in (0.03, 0.045, NAN)] == [CONFIRMED, NOT_CONFIRMED, OPEN]
-    assert outcome_of(0.5, 0.05, others_open=True) == OPEN
+    assert [hypothesis_outcome(p, 0.04) for p in (0.03, 0.045, NAN)] == [
+        CONFIRMED,
+        NOT_CONFIRMED,
+        OPEN,
+    ]
+    assert hypothesis_outcome(0.5, 0.05, others_open=True) == OPEN
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from coupled_adam_bench.records.kept import (
     pack_windows,
 )
 from coupled_adam_bench.records.stored import beside
+from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.paired_text import STATISTIC, _documents, compare_text
 from coupled_adam_bench.statistics.student import NO_SPREAD
@@ -90,7 +91,7 @@ def measured(tiny_plan: Plan, stored: Any, tmp_path: Path) -> Callable[..., pd.D
                 write_cell(
                     files, cell, np.arange(N_WINDOWS) + 1000 * cell.seed if own_windows else None
                 )
-        return typed_frame(compare_text(plan, tmp_path), STATISTIC.columns)
+        return typed_frame(compare_text(layout_of(plan).all_groups, tmp_path), STATISTIC.columns)
 
     return measure
 
@@ -219,7 +220,7 @@ def test_evaluations_without_files_and_diverged_cells_are_gaps(
     files.run(cells[1], status="diverged")
     for stage in ("test_loss", "downstream"):
         files.evaluation(cells[1], stage, [])
-    frame = typed_frame(compare_text(tiny_plan, tmp_path), STATISTIC.columns)
+    frame = typed_frame(compare_text(layout_of(tiny_plan).all_groups, tmp_path), STATISTIC.columns)
     assert "no documents with acc" in row(frame, "1", "average")["reason"]
     assert row(frame, "1", "test")["reason"] == ""
     assert "has diverged" in row(frame, "2", "test")["reason"]
@@ -240,7 +241,7 @@ def test_other_documents_and_damaged_files_are_gaps(
         pack_documents([Document("race", 9, "ff", 0, {"acc": 1.0}, [])]),
     )
     write_cell(files, second)[0].write_bytes(b"damaged")
-    frame = typed_frame(compare_text(tiny_plan, tmp_path), STATISTIC.columns)
+    frame = typed_frame(compare_text(layout_of(tiny_plan).all_groups, tmp_path), STATISTIC.columns)
     assert "documents of" in row(frame, "1", "average")["reason"]
     assert "but its evaluation says" in row(frame, "2", "test")["reason"]
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from coupled_adam_bench.results.choices import Tried, choose
-from coupled_adam_bench.results.rounding import difference
-from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.results.sample import difference, summarize
 from coupled_adam_bench.statistics.compare import _decide
 from coupled_adam_bench.statistics.lines import fit_line, upper_tail
 from coupled_adam_bench.statistics.paired import paired_test

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from coupled_adam_bench.page.formats import plural
-from coupled_adam_bench.results.rounding import without_rounding
-from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.results.sample import summarize, without_rounding
 from coupled_adam_bench.statistics.student import NO_INTERVAL, t_quantile
 from coupled_adam_bench.study.settings import AdamWSettings, Optimizer
 from coupled_adam_bench.study.settings.optimizers import HeadSettings

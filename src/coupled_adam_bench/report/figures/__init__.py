@@ -8,7 +8,7 @@ from coupled_adam_bench.report.plug_ins import own_figures
 from coupled_adam_bench.results.groups import Layout
 from coupled_adam_bench.study.catalogue.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.cells import Cell, readable_count
+from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings.optimizers import CoupledAdamSettings
 
 FIGURE_ENDINGS = ("svg", "pdf", "column.pdf")
@@ -53,8 +53,8 @@ def largest_size(layout: Layout) -> Shown:
     largest = max(plan.cells.values(), key=lambda cell: (cell.n_params, cell.n_tokens))
     place = (setups[largest.id], largest.n_tokens)
     cells = [cell for cell in plan.cells.values() if (setups[cell.id], cell.n_tokens) == place]
-    tokens = largest.tokens_label or readable_count(largest.n_tokens)
-    return Shown(cells, plain(f"N = {layout.labels[setups[largest.id]]}, D = {tokens}"))
+    size = layout.labels[setups[largest.id]]
+    return Shown(cells, plain(f"N = {size}, D = {largest.length_label}"))
 
 
 def scaled_places(plan: Plan) -> list[dict[int, list[Cell]]]:
@@ -125,7 +125,7 @@ FIGURES = {
         _has_geometry,
     ),
     "second_moment": Drawn(
-        "report.figures.moment:second_moment",
+        "report.figures.histories:second_moment",
         "The line of Adam's own second moment against the probability of tokens (Fig. 4 and 5), as"
         " a run goes on: its slope A, the slope of the line through logarithms, and R²; the longest"
         " runs of Adam of each model, bands: standard deviation over seeds.",

@@ -1,4 +1,5 @@
-"""Figures of the runs of one size: what their histories have at each step."""
+"""Figures of what the histories of runs have at each step: curves of one size, and Adam's second
+moment against the probability of tokens."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coupled_adam_bench.report.figures import largest_size
+from coupled_adam_bench.report.figures import largest_size, plain
 from coupled_adam_bench.report.figures.style import (
+    STYLES,
     Style,
     add_legend,
     axis_label,
@@ -18,10 +20,13 @@ from coupled_adam_bench.report.figures.style import (
     optimizer_styles,
     panels,
 )
+from coupled_adam_bench.results.groups import Layout
+from coupled_adam_bench.results.setups import Setup
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalogue.metrics import METRICS
-from coupled_adam_bench.study.catalogue.names import VALIDATION_LOSS
+from coupled_adam_bench.study.catalogue.names import ADAM, VALIDATION_LOSS
+from coupled_adam_bench.study.plan.cells import Cell
 
 _POINTS = 500
 """The most points of a curve, which are more than its panel has pixels."""
@@ -123,4 +128,56 @@ def geometry(material: Material) -> Figure:
         if ax.has_data():
             ax.set_xscale("log")
         ax.set_ylim(0, 1.02)
+    return figure
+
+
+_MOMENT_NUMBERS = {
+    "moment_slope": "slope $A$",
+    "moment_exponent": "exponent",
+    "moment_r_squared": "$R^2$",
+}
+"""Columns of a history, and what a panel calls each."""
+
+
+def longest_runs(layout: Layout) -> dict[Setup, list[Cell]]:
+    """Return for each model and its data the cells of Adam with the most tokens, one for each
+    seed."""
+    found: dict[Setup, list[Cell]] = {}
+    for cell in layout.plan.cells.values():
+        if cell.optimizer.key == ADAM:
+            found.setdefault(layout.setups[cell.id], []).append(cell)
+    for setup, cells in found.items():
+        most = max(cell.n_tokens for cell in cells)
+        found[setup] = [cell for cell in cells if cell.n_tokens == most]
+    return found
+
+
+def _by_tokens(cell: Cell, material: Material) -> History:
+    """Return the rows of a run's history, each with the tokens that were read until then."""
+    batch_tokens = cell.training.batch_sequences * cell.training.seq_len
+    rows = run_history(material.runs / cell.id)
+    return [{**row, "read": row["step"] * batch_tokens} for row in rows]
+
+
+def second_moment(material: Material) -> Figure:
+    """Draw the paper's Fig. 4 and 5 along training, a line for each model.
+
+    The panels are slope, exponent and R² of the line through Adam's second moment, against the
+    tokens read so far.
+    """
+    layout = material.study.layout
+    figure, axes = panels(len(_MOMENT_NUMBERS), columns=3)
+    for number, (setup, cells) in enumerate(longest_runs(layout).items()):
+        histories = [_by_tokens(cell, material) for cell in cells]
+        style = STYLES[number % len(STYLES)] | {"markersize": 3, "linewidth": 0.8}
+        label = f"N = {plain(layout.labels[setup])}"
+        for ax, column in zip(axes, _MOMENT_NUMBERS, strict=True):
+            draw_mean(ax, histories, column, label, style, against="read")
+    for ax, label in zip(axes, _MOMENT_NUMBERS.values(), strict=True):
+        ax.set(xlabel="tokens read so far", ylabel=label)
+        if ax.has_data():
+            ax.set_xscale("log")
+    if axes[0].has_data():
+        axes[0].set_yscale("log")
+    add_legend(figure)
     return figure

@@ -27,7 +27,7 @@ from coupled_adam_bench.report.figures.style import (
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.setups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.candidates import STATISTIC, place_of
+from coupled_adam_bench.statistics.candidates import STATISTIC, size_and_length
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalogue.bands import RAREST
 from coupled_adam_bench.study.catalogue.metrics import Metric
@@ -58,7 +58,7 @@ def _by_optimizer(
     samples, of_labels = {}, {}
     for key, fact in study.at(group, metric).items():
         label = plain(fact.label)
-        samples[label], of_labels[label] = list(fact.by_seed.values()), styles[key]
+        samples[label], of_labels[label] = fact.sample, styles[key]
     optimizer_bars(ax, samples, metric, of_labels)
     ax.set_xlabel(axis_label(metric, arrow=True))
 
@@ -159,7 +159,7 @@ def scale(material: Material) -> Figure:
         for ax, metric in zip(axes, metrics, strict=True):
             samples = []
             for cells in exponents.values():
-                samples.append([material.study.value(cell, metric.name) for cell in cells])
+                samples.append([material.study.value(cell, metric) for cell in cells])
             bars(ax, list(exponents), samples, label, **STYLES[index % len(STYLES)])
     for ax, metric in zip(axes, metrics, strict=True):
         ax.set_ylabel(axis_label(metric, arrow=True))
@@ -217,7 +217,7 @@ def tuning(material: Material) -> Figure:
             if len(found):
                 _draw(ax, found, each.row.label, styles[each.row.key])
         first = tunings[0].first
-        ax.set(title=plain(place_of(first)), xlabel="peak learning rate of the embedding")
+        ax.set(title=plain(size_and_length(first)), xlabel="peak learning rate of the embedding")
         ax.set_ylabel("validation loss (nat/token)")
         if ax.has_data():
             ax.set_xscale("log")

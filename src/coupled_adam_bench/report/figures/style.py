@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from coupled_adam_bench.page.formats import shorthand
 from coupled_adam_bench.report.figures import plain
 from coupled_adam_bench.results.groups import Group
-from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.results.sample import Sample, summarize
 from coupled_adam_bench.study.catalogue.metrics import Metric
 from coupled_adam_bench.study.plan import Plan
 
@@ -159,23 +159,22 @@ _SHARE_OF_BARS = 0.72
 
 
 def optimizer_bars(
-    ax: Axes, samples: Mapping[str, Sequence[float]], metric: Metric, styles: Mapping[str, Style]
+    ax: Axes, samples: Mapping[str, Sample], metric: Metric, styles: Mapping[str, Style]
 ) -> None:
     """Draw the means of optimizers over seeds by their labels, as bars from zero with their
     standard deviations.
 
     The numbers stand next to the bars: losses differ by less than a reader sees in bars.
     """
-    found = {label: summarize(sample) for label, sample in samples.items()}
-    for place, (label, sample) in enumerate(found.items()):
+    for place, (label, sample) in enumerate(samples.items()):
         color = styles[label]["color"]
         ax.barh(place, sample.mean, xerr=sample.sd, color=color, alpha=0.7, capsize=2)
         number = str(shorthand(sample, metric.digits))
         beside: Style = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "center"}
         ax.text(0.99, place, number, **beside, fontsize="small")
-    ax.set_yticks(range(len(found)), labels=list(found))
+    ax.set_yticks(range(len(samples)), labels=list(samples))
     ax.invert_yaxis()
-    ends = [sample.mean for sample in found.values() if math.isfinite(sample.mean)]
+    ends = [sample.mean for sample in samples.values() if math.isfinite(sample.mean)]
     if ends:
         ax.set_xlim(0, max(ends) / _SHARE_OF_BARS)
 

@@ -90,6 +90,15 @@ def _embeddings(name: str, latex: str, html: str, description: str, **others: An
     return Metric(name, "embeddings", "embeddings", latex, html, description, unit=unit, **others)
 
 
+def _isotropy(name: str, latex: str, index: str, rows: str) -> Metric:
+    """Return an isotropy, of the embeddings or of what is made of their ``rows``, as the index of
+    its symbol says."""
+    html = f"Iso<sub>{index}</sub>" if index else "Iso"
+    description = f"isotropy of the embeddings{rows}"
+    symbol = rf"$\mathrm{{Iso}}{latex}$"
+    return _embeddings(name, symbol, html, description, higher_is_better=True, high=_ONE)
+
+
 def _of_band(band: Band, latex: str, html: str, description: str) -> tuple[str, str, str]:
     """Return symbol and description of a metric of a band, which is the index of the symbol."""
     index = band.name.replace("_", " ")
@@ -162,45 +171,20 @@ _LOGITS = (
     ),
 )
 _EMBEDDINGS = (
-    _embeddings(
-        "isotropy",
-        r"$\mathrm{Iso}$",
-        "Iso",
-        "isotropy of the embeddings",
-        higher_is_better=True,
-        high=_ONE,
-    ),
-    _embeddings(
-        "isotropy_trimmed",
-        r"$\mathrm{Iso}_{99.9}$",
-        "Iso<sub>99.9</sub>",
-        "isotropy of the embeddings without the longest 0.1 %",
-        higher_is_better=True,
-        high=_ONE,
-    ),
-    _embeddings(
-        "isotropy_centered",
-        r"$\mathrm{Iso}_{\mu = 0}$",
-        "Iso<sub><i>μ</i> = 0</sub>",
-        "isotropy of the embeddings minus their mean",
-        higher_is_better=True,
-        high=_ONE,
-    ),
-    _embeddings(
+    _isotropy("isotropy", "", "", ""),
+    _isotropy("isotropy_trimmed", "_{99.9}", "99.9", " without the longest 0.1 %"),
+    _isotropy("isotropy_centered", r"_{\mu = 0}", "<i>μ</i> = 0", " minus their mean"),
+    _isotropy(
         "isotropy_common_length",
-        r"$\mathrm{Iso}_{\mathrm{rms} = 1}$",
-        "Iso<sub>rms = 1</sub>",
-        "isotropy of the embeddings, scaled to a root mean square length of 1",
-        higher_is_better=True,
-        high=_ONE,
+        r"_{\mathrm{rms} = 1}",
+        "rms = 1",
+        ", scaled to a root mean square length of 1",
     ),
-    _embeddings(
+    _isotropy(
         "isotropy_centered_common_length",
-        r"$\mathrm{Iso}_{\mu = 0,\, \mathrm{rms} = 1}$",
-        "Iso<sub><i>μ</i> = 0, rms = 1</sub>",
-        "isotropy of the embeddings minus their mean, scaled to a root mean square length of 1",
-        higher_is_better=True,
-        high=_ONE,
+        r"_{\mu = 0,\, \mathrm{rms} = 1}",
+        "<i>μ</i> = 0, rms = 1",
+        " minus their mean, scaled to a root mean square length of 1",
     ),
     _embeddings(
         "mean_norm",
@@ -318,6 +302,7 @@ _ALL_METRICS: tuple[Metric, ...] = (
     *_EMBEDDINGS,
 )
 METRICS = {metric.name: metric for metric in _ALL_METRICS}
+LOSS = METRICS["loss"]
 
 HELD_OUT_SIZES = ("n_predicted_tokens", "n_documents")
 """The size of the held-out text under the task ``test``: its targets, and the documents that they

@@ -2,8 +2,9 @@
 hashes what it does."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,9 +14,12 @@ from coupled_adam_bench.study.plan.inputs import (
     files_of_own_source,
     fingerprints,
     text_files,
+    tokenizer_file,
     tokenizer_identity,
+    with_code,
 )
 from coupled_adam_bench.study.settings import GridBlock, Model, Optimizer, Steps, Study, Training
+from coupled_adam_bench.study.settings.errors import for_each
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,16 @@ class Cell:
     def n_tokens(self) -> int:
         """Tokens seen in training."""
         return self.steps * self.training.batch_sequences * self.training.seq_len
+
+    @property
+    def length_label(self) -> str:
+        """The number of tokens in print, as the study gives it or, without that, as it is."""
+        return self.tokens_label or readable_count(self.n_tokens)
+
+    @property
+    def size_label(self) -> str:
+        """The size of the model in print: its label or, without one, its number of parameters."""
+        return self.model.label or readable_count(self.n_params)
 
     @property
     def n_params(self) -> int:
@@ -136,6 +150,19 @@ def data_digest(study: Study, inputs: Mapping[str, Any] | None = None) -> str:
     """
     found = data_inputs(study) if inputs is None else inputs
     return digest({"version": versions.DATA, **study.data.model_dump(exclude={"name"}), **found})
+
+
+def with_inputs(study: Study) -> tuple[Study, str]:
+    """Return a study with the code of its own classes, and the hash of its data."""
+    readings: list[Callable[[], Any]] = [
+        partial(with_code, study),
+        lambda: data_digest(with_code(study)),
+    ]
+    if study.paths.tokenizer is not None and study.data.tokenizer == "file":
+        # What is wrong here is named beside text that is missing.
+        readings.append(partial(tokenizer_file, study.paths.tokenizer))
+    complete, digest, *_ = for_each(lambda read: read(), readings)
+    return complete, digest
 
 
 def data_id(study: Study, digest_of_data: str) -> str:
@@ -242,3 +269,13 @@ def block_cells(study: Study, data: str, block: GridBlock) -> list[Cell]:
         replace(make_cell(study, data, models[name], tokens, optimizer, seed), optimizer=row)
         for name, tokens, (optimizer, row), seed in combinations
     ]
+
+
+def study_of(cells: Iterable[Cell]) -> Study:
+    """Return the study of cells; ``ValueError`` if they belong to none, or to several."""
+    studies = {cell.study.name: cell.study for cell in cells}
+    if len(studies) != 1:
+        raise ValueError(
+            f"cells: of {' and '.join(studies) or 'no study'}; give those of one study at a time"
+        )
+    return next(iter(studies.values()))

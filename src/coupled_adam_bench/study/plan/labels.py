@@ -3,8 +3,7 @@ each thing."""
 
 from collections.abc import Iterator, Sequence
 
-from coupled_adam_bench.study.plan.blocks import PlannedBlock
-from coupled_adam_bench.study.plan.cells import readable_count
+from coupled_adam_bench.study.plan.tuning import PlannedBlock
 from coupled_adam_bench.study.settings.base import as_seen
 
 _REMEDY = {
@@ -38,10 +37,8 @@ def _printed(planned: PlannedBlock) -> Iterator[tuple[str, str, str | int, int]]
     print."""
     printed: dict[str, list[tuple[str, str | int]]] = {"optimizers": [], "models": [], "tokens": []}
     for cell in planned.cells:
-        size = cell.model.label or readable_count(cell.n_params)
-        length = cell.tokens_label or readable_count(cell.n_tokens)
         printed["optimizers"].append((cell.optimizer.label, cell.optimizer.key))
-        printed["models"].append((size, cell.n_params))
-        printed["tokens"].append((length, cell.n_tokens))
+        printed["models"].append((cell.size_label, cell.n_params))
+        printed["tokens"].append((cell.length_label, cell.n_tokens))
     for kind, pairs in printed.items():
         yield from ((kind, *pair, index) for index, pair in enumerate(dict.fromkeys(pairs)))

@@ -2,7 +2,6 @@
 given."""
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -12,19 +11,24 @@ from typing import Any
 
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal
-from coupled_adam_bench.study.plan.blocks import PlannedBlock
 from coupled_adam_bench.study.plan.cells import (
     Cell,
     Trunk,
     block_cells,
-    data_digest,
     data_id,
     find_trunks,
+    study_of,
+    with_inputs,
 )
-from coupled_adam_bench.study.plan.inputs import tokenizer_file, with_code
 from coupled_adam_bench.study.plan.labels import check_labels
 from coupled_adam_bench.study.plan.preregistration import Stated, check_stated, read_stated
-from coupled_adam_bench.study.plan.tuning import Tuning, chosen_values, fill_slot, tune_block
+from coupled_adam_bench.study.plan.tuning import (
+    PlannedBlock,
+    Tuning,
+    chosen_values,
+    fill_slot,
+    tune_block,
+)
 from coupled_adam_bench.study.settings import (
     Budget,
     Composite,
@@ -32,6 +36,7 @@ from coupled_adam_bench.study.settings import (
     Study,
     parse_study,
 )
+from coupled_adam_bench.study.settings.composite import check_together
 from coupled_adam_bench.study.settings.errors import for_each, validate
 from coupled_adam_bench.study.settings.tune import Values
 
@@ -57,7 +62,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Check that the studies go together."""
-        _check_together(self.studies)
+        check_together(self.studies)
         check_labels(self.blocks)
         if self.stated is not None:
             check_stated(self.stated, self.blocks)
@@ -203,35 +208,6 @@ class Plan:
         return {"name": self.name, "title": self.title, "studies": studies, "stated": stated}
 
 
-def study_of(cells: Iterable[Cell]) -> Study:
-    """Return the study of cells; ``ValueError`` if they belong to none, or to several."""
-    studies = {cell.study.name: cell.study for cell in cells}
-    if len(studies) != 1:
-        raise ValueError(
-            f"cells: of {' and '.join(studies) or 'no study'}; give those of one study at a time"
-        )
-    return next(iter(studies.values()))
-
-
-def _check_together(studies: Mapping[str, Study]) -> None:
-    """Raise ``ValueError`` if two studies of a folder differ in what its tables, costs or tests
-    have once."""
-    given: dict[str, dict[str, Any]] = defaultdict(dict)  # setting -> study -> value
-    for name, study in studies.items():
-        given["protocol"][name] = study.protocol_label
-        for section in ("budget", "statistics"):
-            for setting, value in getattr(study, section).model_dump().items():
-                given[f"{section}.{setting}"][name] = value
-    for setting, values in given.items():
-        first, *others = values.values()
-        if any(other != first for other in others):
-            named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
-            section = setting.partition(".")[0]
-            raise ValueError(
-                f"{setting}: {named}; a results folder has one: set `{section}` next to `studies`"
-            )
-
-
 def _plan_blocks(study: Study, data: str) -> list[PlannedBlock]:
     planned = []
     for number, block in enumerate(study.grid):
@@ -264,26 +240,13 @@ def make_plan(study: Study | Composite, folders: Sequence[Path] = ()) -> Plan:
     the plan.
     """
     parts = study.load_parts(folders) if isinstance(study, Composite) else (study,)
-    readings: list[Callable[[], Any]] = [partial(_with_inputs, part) for part in parts]
+    readings: list[Callable[[], Any]] = [partial(with_inputs, part) for part in parts]
     if study.stated is not None:
         readings.append(partial(read_stated, study.stated))
     found = for_each(lambda read: read(), readings)
     return _plan(
         study.name, study.title, found[: len(parts)], next(iter(found[len(parts) :]), None)
     )
-
-
-def _with_inputs(study: Study) -> tuple[Study, str]:
-    """Return a study with the code of its own classes, and the hash of its data."""
-    readings: list[Callable[[], Any]] = [
-        partial(with_code, study),
-        lambda: data_digest(with_code(study)),
-    ]
-    if study.paths.tokenizer is not None and study.data.tokenizer == "file":
-        # What is wrong here is named beside text that is missing.
-        readings.append(partial(tokenizer_file, study.paths.tokenizer))
-    complete, digest, *_ = for_each(lambda read: read(), readings)
-    return complete, digest
 
 
 def plan_from_json(values: Any, origin: str) -> Plan:

@@ -3,7 +3,7 @@
 
 import inspect
 from collections.abc import Collection, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.plan.dotted import Code, changed_code, code_of, import_object
@@ -15,13 +15,95 @@ CONTRACT = 1
 
 
 class Contract:
-    """What every plug-in declares; each kind adds its own names to these."""
+    """What every plug-in declares, and how its class is found; each kind adds its own names to
+    these."""
 
     contract: ClassVar[int]
     """The version of the contract that the class is written for."""
 
+    @classmethod
+    def imported(cls, place: str, entry: Own, *given: Any, **named: Any) -> type[Self]:
+        """Import the class of a plug-in of this kind, which can be called with what is given and
+        its arguments.
 
-Kind = TypeVar("Kind", bound=Contract)
+        ``ValueError`` names the field, and what the class lacks, or the code that is no longer that
+        with which the study was started.
+        """
+        try:
+            kind = import_object(entry.path)
+        except ValueError as error:
+            raise ValueError(f"{place}.{error}") from None
+        # After the import: a file that is edited now was read before.
+        changed = changed_code(entry.path, entry.code) if entry.code else None
+        if changed:
+            raise ValueError(
+                f"{place}.path: {entry.path} is not the code with which the study was started"
+                f" ({changed}); start the workflow again, which works with the code that is here"
+                " now"
+            )
+        if not (isinstance(kind, type) and issubclass(kind, cls)):
+            raise ValueError(
+                f"{place}.path: {entry.path} is no subclass of {cls.__name__}; derive it from"
+                f" {cls.__module__}.{cls.__name__}"
+            )
+        if missing := list(_missing(kind, cls)):
+            raise ValueError(
+                f"{place}.path: {entry.path} lacks {', '.join(missing)}; the class must have"
+                " all that docs/plugins.md lists for its kind"
+            )
+        if kind.contract != CONTRACT:
+            raise ValueError(
+                f"{place}.path: {entry.path} is written for contract {kind.contract!r}, and this"
+                f" program has {CONTRACT}; read docs/plugins.md, change the class, and set"
+                f" `contract = {CONTRACT}`"
+            )
+        signature = inspect.signature(kind)
+        try:
+            signature.bind(*given, **named, **entry.arguments)
+        except TypeError as error:
+            raise ValueError(
+                f"{place}.arguments: {error}; {entry.path} takes {signature}"
+            ) from None
+        return kind
+
+    @classmethod
+    def made(cls, place: str, entry: Own, *given: Any, **named: Any) -> Self:
+        """Return an object of a plug-in's class; ``ValueError`` if it refuses its arguments."""
+        kind = cls.imported(place, entry, *given, **named)
+        try:
+            return kind(*given, **named, **entry.arguments)
+        except Exception as error:  # a constructor may raise anything
+            raise ValueError(
+                f"{place}.arguments: {entry.path} refuses them ({type(error).__name__}: {error})"
+            ) from error
+
+
+class PlanContract(Contract):
+    """What the plug-ins of a report declare, which see all of a plan."""
+
+    def check(self, plan: Plan) -> None:
+        """Raise ``ValueError`` for a plan that lacks what the plug-in needs; by default, none
+        does."""
+
+    @classmethod
+    def made_for(cls, plan: Plan, place: str, entry: Own) -> Self:
+        """Return an object of a plug-in's class that has looked at the plan."""
+        plug_in = cls.made(place, entry)
+        try:
+            plug_in.check(plan)
+        except ValueError as error:
+            raise ValueError(f"{place}: {entry.path}: {error}") from None
+        return plug_in
+
+
+def _missing(kind: type[Contract], base: type[Contract]) -> Iterator[str]:
+    """Yield what a class lacks: names that its base declares without a value, then methods."""
+    for declaring in (one for one in reversed(base.__mro__) if issubclass(one, Contract)):
+        for name in inspect.get_annotations(declaring):
+            if not hasattr(kind, name):
+                yield f"`{name}`"
+    for method in sorted(getattr(kind, "__abstractmethods__", ())):
+        yield f"the method `{method}`"
 
 
 def entries(plan: Plan) -> Iterator[tuple[str, Own]]:
@@ -60,86 +142,3 @@ def code_of_report(plan: Plan) -> dict[str, Code]:
         if place.startswith("statistics"):
             found[entry.path] = code
     return found
-
-
-def class_of(place: str, entry: Own, base: type[Kind], *given: Any, **named: Any) -> type[Kind]:
-    """Import the class of a plug-in, which can be called with what is given and its arguments.
-
-    ``ValueError`` names the field, and what the class lacks, or the code that is no longer that
-    with which the study was started.
-    """
-    try:
-        kind = import_object(entry.path)
-    except ValueError as error:
-        raise ValueError(f"{place}.{error}") from None
-    # After the import: a file that is edited now was read before.
-    changed = changed_code(entry.path, entry.code) if entry.code else None
-    if changed:
-        raise ValueError(
-            f"{place}.path: {entry.path} is not the code with which the study was started"
-            f" ({changed}); start the workflow again, which works with the code that is here now"
-        )
-    if not (isinstance(kind, type) and issubclass(kind, base)):
-        raise ValueError(
-            f"{place}.path: {entry.path} is no subclass of {base.__name__}; derive it from"
-            f" {base.__module__}.{base.__name__}"
-        )
-    if missing := list(_missing(kind, base)):
-        raise ValueError(
-            f"{place}.path: {entry.path} lacks {', '.join(missing)}; the class must have"
-            " all that docs/plugins.md lists for its kind"
-        )
-    if kind.contract != CONTRACT:
-        raise ValueError(
-            f"{place}.path: {entry.path} is written for contract {kind.contract!r}, and this"
-            f" program has {CONTRACT}; read docs/plugins.md, change the class, and set"
-            f" `contract = {CONTRACT}`"
-        )
-    signature = inspect.signature(kind)
-    try:
-        signature.bind(*given, **named, **entry.arguments)
-    except TypeError as error:
-        raise ValueError(f"{place}.arguments: {error}; {entry.path} takes {signature}") from None
-    return kind
-
-
-def _missing(kind: type[Contract], base: type[Contract]) -> Iterator[str]:
-    """Yield what a class lacks: names that its base declares without a value, then methods."""
-    for declaring in (one for one in reversed(base.__mro__) if issubclass(one, Contract)):
-        for name in inspect.get_annotations(declaring):
-            if not hasattr(kind, name):
-                yield f"`{name}`"
-    for method in sorted(getattr(kind, "__abstractmethods__", ())):
-        yield f"the method `{method}`"
-
-
-class PlanContract(Contract):
-    """What the plug-ins of a report declare, which see all of a plan."""
-
-    def check(self, plan: Plan) -> None:
-        """Raise ``ValueError`` for a plan that lacks what the plug-in needs; by default, none
-        does."""
-
-
-PlanKind = TypeVar("PlanKind", bound=PlanContract)
-
-
-def made_for(plan: Plan, place: str, entry: Own, base: type[PlanKind]) -> PlanKind:
-    """Return an object of a plug-in's class that has looked at the plan."""
-    plug_in = made(place, entry, base)
-    try:
-        plug_in.check(plan)
-    except ValueError as error:
-        raise ValueError(f"{place}: {entry.path}: {error}") from None
-    return plug_in
-
-
-def made(place: str, entry: Own, base: type[Kind], *given: Any, **named: Any) -> Kind:
-    """Return an object of a plug-in's class; ``ValueError`` if it refuses its arguments."""
-    kind = class_of(place, entry, base, *given, **named)
-    try:
-        return kind(*given, **named, **entry.arguments)
-    except Exception as error:  # a constructor may raise anything
-        raise ValueError(
-            f"{place}.arguments: {entry.path} refuses them ({type(error).__name__}: {error})"
-        ) from error

@@ -11,8 +11,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from coupled_adam_bench.store.files import sha256_file
-from coupled_adam_bench.study.plan.blocks import PlannedBlock
-from coupled_adam_bench.study.plan.cells import Cell, readable_count
+from coupled_adam_bench.study.plan.cells import Cell
+from coupled_adam_bench.study.plan.tuning import PlannedBlock
 from coupled_adam_bench.study.settings.base import (
     Label,
     Line,
@@ -130,17 +130,12 @@ def read_stated(path: str) -> Stated:
         raise ValueError(f"stated: {error}") from None
 
 
-def _tokens(cell: Cell) -> str:
-    """Return a cell's number of tokens as tables print it."""
-    return cell.tokens_label or readable_count(cell.n_tokens)
-
-
 def is_meant(hypothesis: Hypothesis, table: str | None, cell: Cell) -> bool:
     """Tell whether a hypothesis is about a cell of a table."""
     return (
         table == hypothesis.table
         and hypothesis.model in (None, cell.model.name)
-        and hypothesis.tokens in (None, _tokens(cell))
+        and hypothesis.tokens in (None, cell.length_label)
         and cell.optimizer.key in (hypothesis.better, hypothesis.than)
     )
 
@@ -184,7 +179,7 @@ def _problems(hypothesis: Hypothesis, blocks: Sequence[PlannedBlock]) -> Iterato
     cells = [cell for planned in of_table for cell in planned.cells]
     optimizers = [cell.optimizer.key for cell in cells]
     models = [cell.model.name for cell in cells]
-    lengths = [_tokens(cell) for cell in cells]
+    lengths = [cell.length_label for cell in cells]
     for field, value, known in (
         ("better", hypothesis.better, optimizers),
         ("than", hypothesis.than, optimizers),

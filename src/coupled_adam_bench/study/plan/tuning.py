@@ -1,5 +1,5 @@
 """Tunings: the candidates of a row of the grid, the choice of one of them, and the cells that wait
-for it.
+for it; and a block of the grid in a plan, with both.
 
 A cell whose settings are to be chosen has a *slot*, a name that hashes its tuning. The jobs of the
 workflow are named by slots, so that all of them are known before anything is trained. When the
@@ -8,7 +8,7 @@ these settings.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +158,16 @@ def chosen_values(tunings: Iterable[Tuning], folder: Path) -> dict[str, Values]:
         for tuning, path in made
         if path.is_file()
     }
+
+
+@dataclass(frozen=True)
+class PlannedBlock:
+    """A block of a study's grid and its cells, in the order of the grid."""
+
+    study: Study
+    place: str
+    """The field of the study that holds the block, such as ``grid.0``."""
+    block: GridBlock
+    cells: tuple[Cell, ...]
+    tunings: Mapping[str, Tuning] = field(default_factory=dict)
+    """The tunings for which cells of the block wait, by id."""

@@ -1,6 +1,7 @@
 """A study that combines other studies in one results folder."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -105,3 +106,22 @@ def parse_any_study(values: Any, origin: str = "study") -> Study | Composite:
 def load_any_study(path: Path) -> Study | Composite:
     """Read and validate the YAML or JSON file of a study or of a composite."""
     return parse_any_study(read_study_file(path), str(path))
+
+
+def check_together(studies: Mapping[str, Study]) -> None:
+    """Raise ``ValueError`` if two studies of a folder differ in what its tables, costs or tests
+    have once."""
+    given: dict[str, dict[str, Any]] = defaultdict(dict)  # setting -> study -> value
+    for name, study in studies.items():
+        given["protocol"][name] = study.protocol_label
+        for section in ("budget", "statistics"):
+            for setting, value in getattr(study, section).model_dump().items():
+                given[f"{section}.{setting}"][name] = value
+    for setting, values in given.items():
+        first, *others = values.values()
+        if any(other != first for other in others):
+            named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
+            section = setting.partition(".")[0]
+            raise ValueError(
+                f"{setting}: {named}; a results folder has one: set `{section}` next to `studies`"
+            )
