@@ -24,6 +24,8 @@ from embedding_geometry.tokenizer import read_tokenizer
 
 EOT = EOT_NAMES[0]
 _TOKENIZER = "tokenizer.json"
+_SHOWN = 16
+"""Number of characters that are shown on both sides of a change."""
 _UNKNOWN = "\u9f98"
 """A rare Chinese character, which only byte-level vocabularies can encode."""
 
@@ -79,6 +81,17 @@ class Encoder:
         if is_end.any() and self._unknown_id is not None:
             ids[is_end] = self._unknown_id
         return ids
+
+    def change_of(self, text: str) -> str:
+        """Return in words where a text differs that is turned into tokens and back; empty if it
+        comes back as it is."""
+        back = self._tokenizer.decode(self.encode(text).tolist(), skip_special_tokens=False)
+        if back == text:
+            return ""
+        is_alike = [one == other for one, other in zip(text, back, strict=False)]
+        alike = (*is_alike, False).index(False)
+        start, end = max(0, alike - _SHOWN), alike + _SHOWN
+        return f"{text[start:end]!r} comes back as {back[start:end]!r}"
 
     @cached_property
     def _unknown_id(self) -> int | None:
