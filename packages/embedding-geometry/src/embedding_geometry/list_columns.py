@@ -114,13 +114,10 @@ def _check_first_line(path: Path, lines: Sequence[tuple[int, str]]) -> None:
 def _lacks_name_of_numbers(rows: Sequence[Sequence[str]]) -> bool:
     """Tell whether the first row names all columns but the first one, which numbers the others, as
     R's ``write.table`` writes a list."""
-    first, below = rows[:1], rows[1:]
-    return bool(below) and all(
-        not any(number_of(name) is not None for name in first[0])
-        and len(row) == len(first[0]) + 1
-        and row[0].isdecimal()
-        for row in below
-    )
+    if len(rows) < 2 or any(number_of(name) is not None for name in rows[0]):
+        return False
+    width = len(rows[0]) + 1
+    return all(len(row) == width and row[0].isdecimal() for row in rows[1:])
 
 
 def _columns(line: str, separator: str | None) -> list[str]:
