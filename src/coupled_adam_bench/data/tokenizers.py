@@ -21,6 +21,7 @@ from coupled_adam_bench.study.plan.inputs import (
 from coupled_adam_bench.study.settings import Study
 from embedding_geometry.json_file import read_object
 from embedding_geometry.tokenizer import read_tokenizer
+from embedding_geometry.transport import CacheError
 
 EOT = EOT_NAMES[0]
 _TOKENIZER = "tokenizer.json"
@@ -235,6 +236,8 @@ def download_gpt2(minutes: float, folder: Path | None = None) -> Path:
 
     try:
         return Path(patiently("GPT-2's tokenizer", minutes, get, GPT2_BYTES))
+    except CacheError:
+        raise
     except (
         OSError,
         ValueError,
