@@ -65,6 +65,7 @@ class Encoder:
     def __init__(self, folder: Path) -> None:
         self._tokenizer, self.eot_id = load_saved(folder)
         self._tokenizer.encode_special_tokens = True
+        self.eot = self._tokenizer.id_to_token(self.eot_id)
         self.n_vocab = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, text: str) -> TokenIds:
@@ -149,7 +150,14 @@ def save_tokenizer(
         tokenizer.add_special_tokens([AddedToken(eot, special=True, normalized=False)])
         _save(tokenizer, eot, folder)
     load_encoder.cache_clear()
-    n_vocab = load_encoder(folder).n_vocab
+    encoder = load_encoder(folder)
+    n_vocab = encoder.n_vocab
+    if study.data.tokenizer == "file" and encoder.eot_id in encoder.encode(encoder.eot):
+        raise ValueError(
+            f"paths.tokenizer: {study.paths.tokenizer}: the end-of-text token {encoder.eot!r} is"
+            " also a word of texts, which would end documents; name another token as eos_token in"
+            f" {TOKENIZER_CONFIG} beside it"
+        )
     if n_vocab > study.data.vocab_size:
         raise ValueError(
             f"data.vocab_size: {study.data.vocab_size}, but the tokenizer has {n_vocab} tokens;"

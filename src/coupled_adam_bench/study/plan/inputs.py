@@ -179,10 +179,9 @@ def tokenizer_file(path: str) -> Path:
     with _readable("paths.tokenizer", file):
         if file.is_dir():
             file = file / "tokenizer.json"
-        if not file.is_file():
-            raise ValueError(
-                f"paths.tokenizer: {file} does not exist; give a tokenizer.json or its folder"
-            )
+        if not file.is_file() or file.suffix.lower() != ".json":
+            what = "is none" if file.is_file() else "does not exist"
+            raise ValueError(f"paths.tokenizer: {file} {what}; give a tokenizer.json or its folder")
     return file
 
 

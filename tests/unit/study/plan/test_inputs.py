@@ -203,6 +203,7 @@ def test_the_tokenizer(corpus: Path) -> None:
     for path, expected in (
         ("none", "does not exist"),
         ("text", "does not exist"),
+        ("text/a.txt", r"a\.txt is none; give a tokenizer\.json"),
         ("x" * 300, "cannot be read"),
     ):
         with pytest.raises(ValueError, match=rf"^paths\.tokenizer: .*{expected}"):
