@@ -65,7 +65,7 @@ class Encoder:
     def __init__(self, folder: Path) -> None:
         self._tokenizer, self.eot_id = load_saved(folder)
         self._tokenizer.encode_special_tokens = True
-        self.eot = self._tokenizer.id_to_token(self.eot_id)
+        self.eot = str(self._tokenizer.id_to_token(self.eot_id))
         self.n_vocab = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, text: str) -> TokenIds:

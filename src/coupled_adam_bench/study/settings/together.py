@@ -10,7 +10,8 @@ from coupled_adam_bench.study.catalogue.presets import MODEL_PRESETS
 from coupled_adam_bench.study.settings.base import MAX_COUNT, duplicates
 from coupled_adam_bench.study.settings.data import CONTINUATION_WORDS
 from coupled_adam_bench.study.settings.grid import all_tables, table_errors
-from coupled_adam_bench.study.settings.optimizers.base import BuiltInSettings
+from coupled_adam_bench.study.settings.optimizers import CustomSettings
+from coupled_adam_bench.study.settings.per_matrix import Optimizer, PerMatrixSettings
 from coupled_adam_bench.study.settings.protocols import as_yaml
 from coupled_adam_bench.study.settings.sections import Sections
 
@@ -87,13 +88,13 @@ def _grid_errors(study: Sections) -> Iterator[str]:
         )
 
 
-def _twins(study: Sections, optimizers: Iterable[Any]) -> Iterator[str]:
+def _twins(study: Sections, optimizers: Iterable[Optimizer]) -> Iterator[str]:
     """Yield the optimizers that differ only in what they name, one the study's own value of a
     setting and the other nothing; their runs would be the same."""
     training = study.training
     seen: dict[str, str] = {}
     for optimizer in optimizers:
-        if not isinstance(optimizer, BuiltInSettings):
+        if isinstance(optimizer, CustomSettings | PerMatrixSettings):
             continue
         defaults = dict(zip(("beta1", "beta2"), training.betas(optimizer), strict=True))
         defaults["weight_decay"] = training.embedding_decay(optimizer)
