@@ -152,7 +152,8 @@ def save_tokenizer(
     load_encoder.cache_clear()
     encoder = load_encoder(folder)
     n_vocab = encoder.n_vocab
-    if study.data.tokenizer == "file" and encoder.eot_id in encoder.encode(encoder.eot):
+    # A usual name stands in no text by accident, also where it is one of the words.
+    if encoder.eot not in EOT_NAMES and encoder.eot_id in encoder.encode(encoder.eot):
         raise ValueError(
             f"paths.tokenizer: {study.paths.tokenizer}: the end-of-text token {encoder.eot!r} is"
             " also a word of texts, which would end documents; name another token as eos_token in"
