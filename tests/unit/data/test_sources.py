@@ -80,7 +80,7 @@ def test_documents_of_txt_files(document, expected, n_empty, packing, open_corpu
 
 @packings
 def test_marks_of_end_of_text_between_documents(packing, open_corpus, tmp_path):
-    """As TinyStories has its documents, with the mark in a line of its own or in front of one."""
+    """The mark stands in a line of its own, or in front of a document."""
     mark = "<|endoftext|>"
     text = f"\ufeffone\ntwo\n{mark}\nthree {mark}four\r\n\r\n{mark}{mark}\nfive\n{mark}\n"
     (tmp_path / f"x.txt{packing}").write_bytes(PACK[packing](text.encode()))
