@@ -48,6 +48,7 @@ def check_items(task: Any, limit: int | None) -> None:
     if config.num_fewshot:
         _check_number_of_examples(task)
     _check_braces(task)
+    _check_mean(task)
     if task.OUTPUT_TYPE != "multiple_choice":
         return
     _check(task, "items", task.doc_iterator(limit=limit))
@@ -84,6 +85,18 @@ def _check_braces(task: Any) -> None:
                     f"downstream task {task.task_name!r}: {name}: {rule!r} would have the text"
                     f" {{{field}}} in each item; write {{{{{field}}}}} for the field of the item"
                 )
+
+
+def _check_mean(task: Any) -> None:
+    """Raise ``ValueError`` for a task whose ``acc`` is by its file no mean over the items."""
+    for metric in task.config.metric_list or ():
+        aggregation = metric.get("aggregation", "mean")
+        # What a function of the task's own makes of the items is the task's matter.
+        if metric.get("metric") == "acc" and isinstance(aggregation, str) and aggregation != "mean":
+            raise ValueError(
+                f"downstream task {task.task_name!r}: metric_list: the aggregation of acc is"
+                f" {aggregation!r}, and Acc is a mean; write aggregation: mean"
+            )
 
 
 def check_acc(name: str, members: Iterable[str], documents: Sequence[Document]) -> None:

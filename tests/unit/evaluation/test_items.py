@@ -319,6 +319,18 @@ def test_a_field_in_single_braces_is_no_field(here, rule):
     assert "the 0" in prompt and "{" not in prompt
 
 
+def test_the_accuracy_is_a_mean(here):
+    items = [{"q": f"the {i}", "c": ["to", "in"], "a": 0} for i in range(3)]
+    metric = {"metric": "acc", "aggregation": "median", "higher_is_better": True}
+    write_task("own", items, metric_list=[metric])
+    with pytest.raises(
+        ValueError, match="of acc is 'median', and Acc is a mean; write aggregation"
+    ):
+        tried("own")
+    write_task("own", items, metric_list=[metric | {"aggregation": "mean"}])
+    assert tried("own") == 3
+
+
 def test_braces_around_other_text_are_text(here):
     items = [{"q": "the", "c": ["to", "in"], "a": 0}]
     write_task("own", items, doc_to_text="\\boxed{q} {other} {{q}}")
