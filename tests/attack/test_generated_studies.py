@@ -175,7 +175,7 @@ OWN = {
         {"kind": "synthetic"},
     ),
     "data.source.text_field": ("text", "title", "number", "missing"),
-    "data.source.txt_document": ("file", "line", "paragraph"),
+    "data.source.txt_document": ("file", "line", "paragraph", "end_of_text"),
     "data.tokenizer": ("file", "word", "gpt2", "bpe"),
     "data.vocab_size": (400, 300, 10, 50_304),
     "data.max_tokens": (None, 10**6, 1000, 1),

@@ -96,6 +96,26 @@ def test_models_are_compared_over_the_pairs_that_all_of_them_have(saved, pairs_f
     assert "r_bar of shared pairs" in compare.table_of(found)
 
 
+def test_counts_of_json_are_those_of_its_texts(tmp_path):
+    texts = ["the sun", 'a "moon"\nand', ""]
+    rows = [json.dumps({"id": 7, "text": text}) for text in texts]
+    path = tmp_path / "some.jsonl"
+    path.write_text("\ufeff" + "\n\n".join(rows) + "\n", encoding="utf-8")
+    tokenizer = byte_level()
+    counts, _ = count_tokens([path], tokenizer, 300)
+    (tmp_path / "plain.txt").write_text("".join(texts))
+    plain, _ = count_tokens([tmp_path / "plain.txt"], tokenizer, 300)
+    assert counts.tolist() == plain.tolist()
+    for line, message in (
+        ('{"content": "the sun"}', r"without a text in its field 'text' .*rename the field"),
+        ('[{"text": "the sun"}]', "without a text in its field"),
+        ("the sun", "has a line that is not JSON"),
+    ):
+        path.write_text(f"{rows[0]}\n{line}\n")
+        with pytest.raises(ValueError, match=rf"--text: .*some\.jsonl {message}|{message}"):
+            count_tokens([path], tokenizer, 300)
+
+
 def test_counts_of_a_text(saved, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("".join(f" {word}" * (number + 1) + "\n" for number, word in enumerate(WORDS)))

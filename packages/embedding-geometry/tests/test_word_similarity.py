@@ -122,6 +122,36 @@ AS_PUBLISHED = {
         "2\tcat\tn\tdog\tn\tmy cat\tyour dog, 3\t7\n",
         "column 8",
     ),
+    "quotes between tabs": (
+        '"word1"\t"word2"\t"mean"\n"sun"\t"moon"\t4.5\n"cat"\t"dog"\t7\n',
+        "column 3 ('mean')",
+    ),
+    "R's numbers of rows, which have no name": (
+        '"word1" "word2" "mean"\n"1" "sun" "moon" 4.5\n"2" "cat" "dog" 7\n',
+        "column 4 ('mean')",
+    ),
+    "R's numbers of rows, under other names": (
+        '"a" "b" "sim"\n"1" "sun" "moon" 4.5\n"2" "cat" "dog" 7\n',
+        "column 4 ('sim')",
+    ),
+    "a pair that a comment leaves out": (
+        "sun\tmoon\t4.5\n# old\tnew\t1.5\ncat\tdog\t7\n",
+        "column 3",
+    ),
+    "the mean of the ratings behind it": (
+        "1\tsun\tn\tmoon\tn\tthe sun of 2\ta moon\t4.5\t9\t0\n"
+        "2\tcat\tn\tdog\tn\tmy cat\tdog, 3\t7.0\t7\t7\n",
+        "column 8",
+    ),
+    "parts of speech of a treebank": ("sun\tNN\tmoon\tNNS\t4.5\ncat\tNN\tdog\tNN\t7\n", "column 5"),
+    "a language": (
+        "language\tone\tother\tsim\nen\tsun\tmoon\t4.5\nen\tcat\tdog\t7\n",
+        "column 4 ('sim')",
+    ),
+    "the rating first": (
+        "score\tword1\tword2\n4.5\tsun\tmoon\n7\tcat\tdog\n",
+        "column 1 ('score')",
+    ),
     "decimals behind a comma": ("sun\tmoon\t4,5\ncat\tdog\t7,0\n", "column 3"),
 }
 """Shapes in which lists are published, and where their rating is found."""
@@ -150,19 +180,57 @@ TWO_COLUMNS = {
         r"column 3 \('judge 1'\) or column 4 \('judge 2'\)"
     ),
     "word1\tword2\tmean of men\tmean of women\nsun\tmoon\t4\t9\n": r"column 3 \('mean of men'\)",
+    "1\tsun\tmoon\tthe sun\t4.5\t9\n2\tcat\tdog\tmy cat\t7\t7\n": "column 5 or column 6",
 }
 
 
 @pytest.mark.parametrize("text", TWO_COLUMNS)
 def test_two_columns_that_could_be_the_rating_are_refused(tmp_path, text):
     path = write(tmp_path, text)
-    with pytest.raises(ValueError, match=rf"could be in {TWO_COLUMNS[text]}.*name the rating's"):
+    *_, last = text.strip().split("\n")
+    n_columns = len(last.split("\t"))
+    advice = (
+        rf"a name for each of its {n_columns} columns.*word1 and word2.*name the rating's 'mean'"
+    )
+    with pytest.raises(ValueError, match=rf"could be in {TWO_COLUMNS[text]}.*{advice}"):
         recognised_set(path)
     # What the message says ends the refusal.
-    *_, last = text.strip().split("\n")
-    write(tmp_path, f"word1\tword2\tfirst\tmean\n{last}\n")
+    names = ["id"] * (n_columns == 6) + ["word1", "word2"] + ["context"] * (n_columns == 6)
+    header = "\t".join([*names, "first", "mean"])
+    write(tmp_path, f"{header}\n{last}\n")
     pair = read_pairs(path, recognised_set(path))[0]
-    assert pair.rating == float(last.split("\t")[3])
+    assert pair.rating == float(last.split("\t")[-1])
+    assert {pair.word1, pair.word2} <= {"sun", "moon", "cat", "dog"}
+
+
+MISLEADING = {
+    "word1\tword2\tmean\n1\tsun\tn\tmoon\tn\t4.5\n2\tcat\tn\tdog\tn\t7\n": (
+        "names for 3 of 6 columns.*give each column a name",
+        "id\tword1\tpos\tword2\tpos\tmean",
+    ),
+    "word1 word2 mean\nhot sun\tmoon\t4.5\nred cat\tdog\t7\n": (
+        r"s\.txt:1: a tab separates .* write it in this way too",
+        "word1\tword2\tmean",
+    ),
+    "x\tx\tx\n4.5\tsun\tmoon\n7\tcat\tdog\n": (
+        "no column of numbers stands behind the words.*name the rating's 'mean'",
+        "mean\tword1\tword2",
+    ),
+}
+"""Lists with a first line that would mislead, what is said of it, and one that ends the refusal."""
+
+
+@pytest.mark.parametrize("text", MISLEADING)
+def test_a_first_line_that_would_mislead_is_refused(tmp_path, text):
+    message, mended = MISLEADING[text]
+    path = write(tmp_path, text)
+    with pytest.raises(ValueError, match=message):
+        recognised_set(path)
+    below = text.split("\n", 1)[1]
+    write(tmp_path, f"{mended}\n{below}")
+    pairs = read_pairs(path, recognised_set(path))
+    assert [pair.rating for pair in pairs] == [4.5, 7.0]
+    assert [pair.word2 for pair in pairs] == ["moon", "dog"]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +242,10 @@ def test_two_columns_that_could_be_the_rating_are_refused(tmp_path, text):
         ("sun moon 1\ncat dog\n", r"s\.txt:2: 2 columns, 's' needs 3"),
         ("word1 word2 score\n", r"s\.txt has no pairs"),
         ("word1 word2 score\nsun moon high\n", r"s\.txt:2: rating 'high' is not a number"),
+        ("sun moon NA\ncat dog 1\n", r"s\.txt:1: rating 'NA' is not a number; correct the line"),
+        ("sun moon -\ncat dog 1\n", r"s\.txt:1: rating '-' is not a number; correct the line"),
+        ("sun moon 1_5\n", r"s\.txt:1: rating '1_5' is not a number"),
+        ("sun\tmoon\t1\nmean\t\t1\n", r"s\.txt:2: a word is missing; correct the line"),
         ("sun moon 1\n\ncat dog nan\n", r"s\.txt:3: rating 'nan' is not a number"),
     ],
 )

@@ -15,8 +15,10 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-from coupled_adam_bench.study.plan.inputs import PACKINGS
+from coupled_adam_bench.study.plan.inputs import EOT_NAMES, PACKINGS
 
+END_OF_TEXT = EOT_NAMES[0]
+"""The mark that some .txt files have between documents."""
 MAX_DOCUMENT_BYTES = 8 * 2**20
 """Largest document of a .txt file; a longer one is cut, at a line end if there is one."""
 MAX_LINE_BYTES = 128 * 2**20
@@ -128,11 +130,14 @@ def _txt_documents(path: str, stream: IO[bytes], document: str) -> Iterator[str]
     line_end = "" if document == "file" else "\r\n"  # line ends that do not belong to the document
     lines: list[str] = []
     n_bytes = 0
-    for _, text in _lines(path, stream, MAX_DOCUMENT_BYTES):
+    for text, is_next in _pieces(path, stream, document):
         line_bytes = len(text.encode())
         is_separator = document == "paragraph" and text.isspace()
         if lines and (
-            is_separator or document == "line" or n_bytes + line_bytes > MAX_DOCUMENT_BYTES
+            is_separator
+            or is_next
+            or document == "line"
+            or n_bytes + line_bytes > MAX_DOCUMENT_BYTES
         ):
             yield "".join(lines).rstrip(line_end)
             lines, n_bytes = [], 0
@@ -141,6 +146,19 @@ def _txt_documents(path: str, stream: IO[bytes], document: str) -> Iterator[str]
             n_bytes += line_bytes
     if lines:
         yield "".join(lines).rstrip(line_end)
+
+
+def _pieces(path: str, stream: IO[bytes], document: str) -> Iterator[tuple[str, bool]]:
+    """Yield (piece of a line, whether a mark of end of text is before it), and whole lines of a
+    text without such marks."""
+    for _, line in _lines(path, stream, MAX_DOCUMENT_BYTES):
+        if document != "end_of_text":
+            yield line, False
+            continue
+        first, *others = line.split(END_OF_TEXT)
+        yield first, False
+        # The mark stands in a line of its own, or before the first word of the next document.
+        yield from ((other.lstrip("\r\n"), True) for other in others)
 
 
 def _whole_lines(stream: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:

@@ -21,6 +21,7 @@ from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, sha256_file
 from coupled_adam_bench.study.catalogue.presets import Place
 from coupled_adam_bench.study.plan.inputs import PACKINGS
+from embedding_geometry.transport import CacheError
 
 FORMATS = (".parquet", ".jsonl", ".json", ".ndjson", ".txt")
 """Endings of the files of a dataset that can be read, plain or packed."""
@@ -37,7 +38,7 @@ def _said_of(place: Place) -> Iterator[None]:
 
     try:
         yield
-    except (PlaceError, HubAwayError):
+    except (PlaceError, HubAwayError, CacheError):
         raise
     except Exception as error:
         # A full disk is no fault of the dataset, and has an advice of its own further up.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from coupled_adam_bench.machine.progress import say
-from embedding_geometry.transport import bounded, check_address
+from embedding_geometry.transport import bounded, check_address, check_cache
 
 Result = TypeVar("Result")
 BY_FETCH = " download it first (target `fetch`, with paths.hub_mirror),"
@@ -31,7 +31,8 @@ def patiently(what: str, minutes: float, call: Callable[[], Result], most_bytes:
 
     These are broken and stalled connections, HTTP 408, 425, 429 and 5xx. Raises ``HubAwayError``
     after ``minutes`` of them, and at once if the name of the server is not known. Errors that do
-    not pass go through, such as that of a file of more than ``most_bytes``.
+    not pass go through, such as that of a file of more than ``most_bytes``, but for those behind
+    which is a cache that cannot be written (``CacheError``).
     """
     from huggingface_hub import constants
     from tenacity import (
@@ -64,6 +65,7 @@ def patiently(what: str, minutes: float, call: Callable[[], Result], most_bytes:
     try:
         return retrying(bounded_call)
     except Exception as error:
+        check_cache()
         # The library wraps what the socket said, so its causes are looked through.
         if any(isinstance(cause, socket.gaierror) for cause in causes_of(error)):
             given_up = "the name of the server is not known here"

@@ -168,6 +168,11 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
         # What is read ahead of the last shard depends on the number of workers.
         end = shards[-1].end if is_capped else corpus.position
         facts |= {"n_files": end.file + (end.document > 0)} | end.left_out
+        n_with_end = sum(shard.n_with_end for shard in shards)
+        if n_with_end:
+            facts["n_documents_with_end"] = n_with_end
+        if shards and shards[0].read_back:
+            facts["read_back"] = shards[0].read_back
         if (left_out := corpus.left_out(end)) is not None:
             say(f"data {study.data.name}: {left_out}")
     others = other_files(study.paths.text) if isinstance(source, FilesSource) else {}

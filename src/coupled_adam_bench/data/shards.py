@@ -21,11 +21,17 @@ import numpy as np
 
 from coupled_adam_bench.data.bins import SPLITS, token_dtype
 from coupled_adam_bench.data.check import TOKENIZER
+from coupled_adam_bench.data.documents import END_OF_TEXT
 from coupled_adam_bench.data.sources import START, Position
 from coupled_adam_bench.data.synthetic import language
 from coupled_adam_bench.data.tokenizers import load_encoder
 from coupled_adam_bench.store.files import atomic_path, read_sealed, sha256_file, write_sealed
 from coupled_adam_bench.study.settings import Data, Split, SyntheticSource
+
+_READ_BACK = 100
+"""Number of documents that are turned into tokens and back."""
+_READ_BACK_CHARACTERS = 10_000
+"""Number of characters of each of them."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,10 @@ class Shard:
     always read anew."""
     end: Position = START
     """The position in the source at which the shard ends."""
+    n_with_end: int = 0
+    """Number of documents with the mark of end of text in their text."""
+    read_back: str = ""
+    """How the tokenizer gives back a text of the first shard, if it changes it; else empty."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,7 @@ def make_shard(job: ShardJob) -> tuple[Shard, bool]:
     dtype = token_dtype(job.data.vocab_size)
     documents_by_split: list[list[np.ndarray[Any, np.dtype[Any]]]] = [[] for _ in SPLITS]
     n_bytes_by_split = [0] * len(SPLITS)
-    n_taken = 0
+    n_taken = n_with_end = 0
     for text, tokens in (
         _generated(job) if isinstance(job.data.source, SyntheticSource) else _encoded(job)
     ):
@@ -111,6 +121,7 @@ def make_shard(job: ShardJob) -> tuple[Shard, bool]:
         documents_by_split[split].append(tokens.astype(dtype))
         n_bytes_by_split[split] += len(text)
         n_taken += len(tokens)
+        n_with_end += END_OF_TEXT.encode() in text
         if job.limit is not None and n_taken >= job.limit:
             break
     with atomic_path(file) as temporary:
@@ -127,10 +138,22 @@ def make_shard(job: ShardJob) -> tuple[Shard, bool]:
         n_bytes=tuple(n_bytes_by_split),
         source=job.source,
         end=job.end,
+        n_with_end=n_with_end,
+        read_back=_read_back(job),
     )
     # Written last, the record says that the tokens before it are whole.
     write_sealed(file.with_suffix(".json"), asdict(shard))
     return shard, True
+
+
+def _read_back(job: ShardJob) -> str:
+    """Return in words the first change that the tokenizer makes to the first texts of all; empty if
+    it makes none, and for tokenizers that make none of any text."""
+    if job.index > 0 or job.data.tokenizer != "file":
+        return ""
+    encoder = load_encoder(job.folder / TOKENIZER)
+    changes = (encoder.change_of(text[:_READ_BACK_CHARACTERS]) for text in job.texts[:_READ_BACK])
+    return next(filter(None, changes), "")
 
 
 def _key(job: ShardJob) -> str:

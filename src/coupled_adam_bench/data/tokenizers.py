@@ -21,9 +21,12 @@ from coupled_adam_bench.study.plan.inputs import (
 from coupled_adam_bench.study.settings import Study
 from embedding_geometry.json_file import read_object
 from embedding_geometry.tokenizer import read_tokenizer
+from embedding_geometry.transport import CacheError
 
 EOT = EOT_NAMES[0]
 _TOKENIZER = "tokenizer.json"
+_SHOWN = 16
+"""Number of characters that are shown on both sides of a change."""
 _UNKNOWN = "\u9f98"
 """A rare Chinese character, which only byte-level vocabularies can encode."""
 
@@ -62,6 +65,7 @@ class Encoder:
     def __init__(self, folder: Path) -> None:
         self._tokenizer, self.eot_id = load_saved(folder)
         self._tokenizer.encode_special_tokens = True
+        self.eot = str(self._tokenizer.id_to_token(self.eot_id))
         self.n_vocab = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, text: str) -> TokenIds:
@@ -79,6 +83,17 @@ class Encoder:
         if is_end.any() and self._unknown_id is not None:
             ids[is_end] = self._unknown_id
         return ids
+
+    def change_of(self, text: str) -> str:
+        """Return in words where a text differs that is turned into tokens and back; empty if it
+        comes back as it is."""
+        back = self._tokenizer.decode(self.encode(text).tolist(), skip_special_tokens=False)
+        if back == text:
+            return ""
+        is_alike = [one == other for one, other in zip(text, back, strict=False)]
+        alike = (*is_alike, False).index(False)
+        start, end = max(0, alike - _SHOWN), alike + _SHOWN
+        return f"{text[start:end]!r} comes back as {back[start:end]!r}"
 
     @cached_property
     def _unknown_id(self) -> int | None:
@@ -135,7 +150,15 @@ def save_tokenizer(
         tokenizer.add_special_tokens([AddedToken(eot, special=True, normalized=False)])
         _save(tokenizer, eot, folder)
     load_encoder.cache_clear()
-    n_vocab = load_encoder(folder).n_vocab
+    encoder = load_encoder(folder)
+    n_vocab = encoder.n_vocab
+    # A usual name stands in no text by accident, also where it is one of the words.
+    if encoder.eot not in EOT_NAMES and encoder.eot_id in encoder.encode(encoder.eot):
+        raise ValueError(
+            f"paths.tokenizer: {study.paths.tokenizer}: the end-of-text token {encoder.eot!r} is"
+            " also a word of texts, which would end documents; name another token as eos_token in"
+            f" {TOKENIZER_CONFIG} beside it"
+        )
     if n_vocab > study.data.vocab_size:
         raise ValueError(
             f"data.vocab_size: {study.data.vocab_size}, but the tokenizer has {n_vocab} tokens;"
@@ -222,6 +245,8 @@ def download_gpt2(minutes: float, folder: Path | None = None) -> Path:
 
     try:
         return Path(patiently("GPT-2's tokenizer", minutes, get, GPT2_BYTES))
+    except CacheError:
+        raise
     except (
         OSError,
         ValueError,

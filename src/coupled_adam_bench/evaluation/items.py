@@ -15,6 +15,7 @@ from typing import Any
 from coupled_adam_bench.records.kept import Document
 
 _EXPRESSION = re.compile(r"\s*\{\{((?:(?!\}\}).)*)\}\}\s*", re.DOTALL)
+_SINGLE_BRACES = re.compile(r"(?<![\w{}])\{(\w+)\}(?!\})")
 _LEAVE_OUT = "leave these items out with process_docs"
 _SHOWN = 200
 """Largest number of characters of an item that a message shows."""
@@ -44,6 +45,10 @@ def check_items(task: Any, limit: int | None) -> None:
             f" fewshot_split: {config.test_split} into the task, which leaves the item itself out,"
             " or name another split there, or set evaluation.downstream.num_fewshot to 0"
         )
+    if config.num_fewshot:
+        _check_number_of_examples(task)
+    _check_braces(task)
+    _check_mean(task)
     if task.OUTPUT_TYPE != "multiple_choice":
         return
     _check(task, "items", task.doc_iterator(limit=limit))
@@ -51,6 +56,47 @@ def check_items(task: Any, limit: int | None) -> None:
     is_alike = all(getattr(examples, name) == getattr(config, name) for name in names)
     if config.num_fewshot and is_alike:
         _check(task, "examples of the prompts", enumerate(task.fewshot_docs()))
+
+
+def _check_number_of_examples(task: Any) -> None:
+    """Raise ``ValueError`` if there are fewer examples than a prompt is to have."""
+    config, scored = task.config, task.config.test_split or task.config.validation_split
+    split = task.fewshot_cfg.split or config.training_split or config.validation_split
+    # lm-eval leaves out the item itself, also where both of its names for the split are missing.
+    has_item = split == scored or task.fewshot_cfg.split == config.test_split
+    n_there = len(list(task.fewshot_docs())) - has_item
+    if config.num_fewshot > n_there:
+        raise ValueError(
+            f"downstream task {task.task_name!r}: a prompt is to have {config.num_fewshot}"
+            f" examples, and there are only {n_there}; set evaluation.downstream.num_fewshot, or"
+            f" num_fewshot in the task's file, to at most {n_there}"
+        )
+
+
+def _check_braces(task: Any) -> None:
+    """Raise ``ValueError`` for a field of the items in single braces, which lm-eval takes for a
+    text that all items have."""
+    for name in ("doc_to_text", "doc_to_target", "doc_to_choice"):
+        rule = getattr(task.config, name)
+        found = _SINGLE_BRACES.findall(rule) if isinstance(rule, str) else []
+        for field in found:
+            if field in task.features:
+                raise ValueError(
+                    f"downstream task {task.task_name!r}: {name}: {rule!r} would have the text"
+                    f" {{{field}}} in each item; write {{{{{field}}}}} for the field of the item"
+                )
+
+
+def _check_mean(task: Any) -> None:
+    """Raise ``ValueError`` for a task whose ``acc`` is by its file no mean over the items."""
+    for metric in task.config.metric_list or ():
+        aggregation = metric.get("aggregation", "mean")
+        # What a function of the task's own makes of the items is the task's matter.
+        if metric.get("metric") == "acc" and isinstance(aggregation, str) and aggregation != "mean":
+            raise ValueError(
+                f"downstream task {task.task_name!r}: metric_list: the aggregation of acc is"
+                f" {aggregation!r}, and Acc is a mean; write aggregation: mean"
+            )
 
 
 def check_acc(name: str, members: Iterable[str], documents: Sequence[Document]) -> None:
@@ -87,6 +133,7 @@ def _check(task: Any, what: str, docs: Iterable[tuple[int, Any]]) -> None:
         )
 
 
+_ONE_CHOICE = "have one choice, which any model gets right"
 _MISSING = "have a prompt with a missing value, for which lm-eval writes None"
 _NO_TEXT = "have a prompt that lm-eval takes for a number"
 _NO_CHOICES = "have choices that are no list of texts"
@@ -124,6 +171,8 @@ class _Item:
             return _NO_CHOICES, _short(repr(self.choices))
         if self.judges_itself:
             return None
+        if len(self.choices) == 1:
+            return _ONE_CHOICE, _short(repr(self.choices))
         answer = self.answer if self.said is None else self.said
         shown = f"the answer {answer!r} to the choices {_short(repr(self.choices))}"
         places = self.places()
@@ -219,6 +268,8 @@ def _cure(kind: str, task: Any, items: Sequence[_Item]) -> str:
     answer = _expression(getattr(config, field), features)
     choices = _expression(config.doc_to_choice, features)
     text = _expression(config.doc_to_text, features)
+    if kind == _ONE_CHOICE:
+        return f"write the wrong answers into doc_to_choice, too, or {_LEAVE_OUT}"
     if kind == _MISSING:
         return f"fill the field in the file, or {_LEAVE_OUT}"
     if kind == _NO_TEXT:

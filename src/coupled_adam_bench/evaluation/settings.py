@@ -66,7 +66,7 @@ def described_sets(study: Study) -> list[str]:
 def _of_list(read: Callable[[Path, WordList], Any], path: Path, spec: WordSimilaritySet) -> Any:
     """Return what ``read`` returns for a set, with the settings that lead to it in its errors."""
     try:
-        return read(path, WordList(spec.name, spec.file, _columns(path, spec), spec.strip_pos))
+        return read(path, _as_read(path, spec))
     except ValueError as error:
         raise ValueError(
             f"{error}; the settings are evaluation.word_similarity (`columns` names the columns,"
@@ -75,11 +75,14 @@ def _of_list(read: Callable[[Path, WordList], Any], path: Path, spec: WordSimila
         ) from None
 
 
-def _columns(path: Path, spec: WordSimilaritySet) -> tuple[int, int, int]:
-    """Return the columns of a set: those of the study, else those that its file shows."""
-    if spec.columns is not None:
-        return spec.columns
-    return recognised_set(path, spec.name).columns
+def _as_read(path: Path, spec: WordSimilaritySet) -> WordList:
+    """Return how a set is read: as the study says, and where it says nothing as its file shows."""
+    columns, strip_pos = spec.columns, spec.strip_pos
+    if columns is None or strip_pos is None:
+        found = recognised_set(path, spec.name, columns)
+        columns = found.columns if columns is None else columns
+        strip_pos = found.strip_pos if strip_pos is None else strip_pos
+    return WordList(spec.name, spec.file, columns, strip_pos)
 
 
 def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
@@ -168,15 +171,18 @@ def downstream_of(study: Study) -> Downstream:
 def _word_similarity(study: Study, data_id: str) -> Any:
     if study.evaluation.word_similarity == "synthetic":
         return {"generated": data_id}
-    return [
-        {
-            "name": spec.name,
-            "columns": _of_list(lambda _, found: list(found.columns), path, spec),
-            "strip_pos": spec.strip_pos,
-            "pairs_sha256": _pairs_sha256(path, spec),
-        }
-        for spec, path in set_files(study, Path())
-    ]
+    found = []
+    for spec, path in set_files(study, Path()):
+        as_read: WordList = _of_list(lambda _, known: known, path, spec)
+        found.append(
+            {
+                "name": spec.name,
+                "columns": list(as_read.columns),
+                "strip_pos": as_read.strip_pos,
+                "pairs_sha256": _pairs_sha256(path, spec),
+            }
+        )
+    return found
 
 
 @cached_by_file

@@ -14,6 +14,7 @@ from coupled_adam_bench.evaluation.task_yaml import (
     with_included,
 )
 from coupled_adam_bench.store.files import sha256_once
+from coupled_adam_bench.store.paths import RESULTS
 from embedding_geometry.user_files import check_no_pointer, list_folder
 
 _FUNCTION = re.compile(r"!function\s+([\w.]+)\.\w+")
@@ -114,5 +115,12 @@ def _digests(task: TaskFile, folder: Path, name: str) -> list[Digest]:
         raise ValueError(
             f"evaluation.downstream.tasks: {task.name} needs {folder / name}, which does not exist"
             f" (data_files in {task.path}, from the folder in which the study is run)"
+        )
+    results = RESULTS.resolve()
+    written = [path for path in found if Path(path).resolve().is_relative_to(results)]
+    if written and len(written) < len(found):
+        raise ValueError(
+            f"evaluation.downstream.tasks: {task.name}: {name!r} takes {written[0]}, which studies"
+            f" write, for data (data_files in {task.path}); give a pattern that has only the data"
         )
     return [_digest(Path(path)) for path in found]

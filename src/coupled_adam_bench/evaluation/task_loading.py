@@ -26,6 +26,7 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_text
 from coupled_adam_bench.study.plan.dotted import compiled_anew
 from coupled_adam_bench.study.settings import Study
+from embedding_geometry.transport import CacheError, check_cache
 
 Loaded = dict[str, dict[str, Any]]
 """What lm-eval loaded for each task of the study, by its name: tasks and groups, several tasks for
@@ -91,7 +92,7 @@ def _load_tasks(
             _check_half_loaded(error)
             raise ValueError(
                 f"evaluation.downstream.tasks: {task.name!r} cannot be loaded: {in_words(error)}"
-                + _advice(task, stand_in, error)
+                + _advice(task, stand_in)
             ) from error
         for member in loaded[task.name]["tasks"].values():
             own = member.get_config("num_fewshot")
@@ -141,14 +142,16 @@ def _cached_in(folder: Path | None) -> Iterator[None]:
         config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH = usual
 
 
-def _advice(task: TaskFile, stand_in: StandIn | None, error: Exception) -> str:
+def _advice(task: TaskFile, stand_in: StandIn | None) -> str:
     """Return what may be the matter with a task that cannot be loaded."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return "\nIf this is where caches are to lie, set HF_HOME to a folder that can be written"
     if stand_in is not None or (
         not task.is_group and read_task(task.path).get("dataset_path") in LOCAL_READERS
     ):
         return ""
+    try:
+        check_cache()
+    except CacheError as error:
+        return f"\n{error}"
     return (
         "\nIf the Hugging Face hub cannot be reached from here, set paths.hub_mirror to a folder"
         " and fill it on a machine that reaches it (target `fetch`), or yourself:"

@@ -90,6 +90,12 @@ def with_included(path: Path) -> list[Path]:
             )
         seen.add(file)
         for other in included_files(file):
+            if not other.is_file():
+                raise ValueError(
+                    f"{other}: no such task file, which {file} includes; give a path from the"
+                    " folder of the file that includes it, or a whole one, also for a task of"
+                    " lm-eval"
+                )
             visit(other, depth + 1)
         ordered.append(file)
 

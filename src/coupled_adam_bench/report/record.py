@@ -73,7 +73,8 @@ _LEFT_OUT = {
 
 
 def _left_out(data: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield a term for each text of which something was not read, with the counts."""
+    """Yield a term for each text of which something was not read, or was read otherwise, with the
+    counts."""
     for one in data:
         source = one["meta"]["source"] if one["meta"] else {}
         counts = [
@@ -85,6 +86,10 @@ def _left_out(data: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
         ]
         if counts:
             yield f"left out of {one['id']}", ", ".join(counts)
+        if read_back := source.get("read_back"):
+            yield f"text of {one['id']} that its tokenizer changes", read_back
+        if n_documents := source.get("n_documents_with_end"):
+            yield f"documents of {one['id']} with <|endoftext|> as text", f"{n_documents:,}"
 
 
 def _protocol(material: Material) -> Iterator[Block]:

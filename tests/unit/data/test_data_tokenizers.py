@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import sys
 import unicodedata
 from collections.abc import Callable
@@ -288,6 +289,20 @@ def test_end_of_text_is_in_no_document(kind, save, tmp_path, small_gpt2):
     assert encoder.eot_id == tokenizer.token_to_id("<end>")
     ids = encoder.encode("a <end> a").tolist()
     assert len(ids) > 2 and encoder.eot_id not in ids
+
+
+def test_an_end_of_text_that_stands_in_texts(save, tmp_path, small_gpt2):
+    own = tmp_path / "own"
+    own.mkdir()
+    shutil.copy(small_gpt2 / "tokenizer.json", own)
+    config = own / "tokenizer_config.json"
+    config.write_text('{"eos_token": "e"}')
+    with pytest.raises(
+        ValueError, match=r"'e' is also a word of texts.*name another token as eos_"
+    ):
+        save(own)
+    config.write_text('{"eos_token": "<|endoftext|>"}')
+    assert load_encoder(save(own)).eot == "<|endoftext|>"
 
 
 def test_transformers_loads_what_is_saved(pinned, files_study, tmp_path, sample):

@@ -9,20 +9,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from planned import only, study_and_data
 from prepared import contents, prepared
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 from waits import wait_until
 
 from coupled_adam_bench.cli.status import notes_of_data
 from coupled_adam_bench.data import prepare as prepare_module
 from coupled_adam_bench.data.bins import SPLITS, document_ends, load_meta, open_tokens
+from coupled_adam_bench.data.notes import notes
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.shards import ShardJob, make_shards, split_of
 from coupled_adam_bench.data.synthetic import Language
@@ -213,6 +216,62 @@ def test_what_is_left_out_is_said(files_study, small_gpt2, tmp_path, capsys):
     hidden = tmp_path / "text" / ".ipynb_checkpoints"
     assert f"data files: hidden files and folders are not read ({hidden}); to read one" in said
     assert "data files: left out: files without text: 1 (data.skip: empty)" in said
+
+
+def test_what_may_not_be_meant_is_said(files_study, small_gpt2, tmp_path):
+    text = tmp_path / "text"
+    write_texts(text / "train.jsonl", 100)
+    write_texts(text / "sub" / "test-00000.jsonl", 50)
+    write_texts(text / "sub" / "copy of it.jsonl", 50)
+    (text / "LICENSE.txt").write_text("MIT")
+    (text / "trains.txt").write_text("on <|endoftext|> rails")
+    study = files_study(text, small_gpt2)
+    said = list(notes(study, asdict(load_meta(prepared(make_plan(study), tmp_path / "out")))))
+    (about,) = [note for note in said if note.startswith("read as text, too")]
+    assert f"({text / 'LICENSE.txt'})" not in about and f": {text / 'LICENSE.txt'};" in about
+    (split,) = [note for note in said if "splits that somebody has made" in note]
+    assert f"({text / 'sub' / 'test-00000.jsonl'}, {text / 'train.jsonl'})" in split
+    (copies,) = [note for note in said if "same contents" in note]
+    assert f"{text / 'sub' / 'copy of it.jsonl'} and {text / 'sub' / 'test-00000.jsonl'}" in copies
+    (end,) = [note for note in said if "<|endoftext|> stands in 1 documents" in note]
+    assert "set data.source.txt_document: end_of_text" in end
+    # What the notes say ends them.
+    for name in ("LICENSE.txt", "trains.txt", "sub/copy of it.jsonl", "sub/test-00000.jsonl"):
+        (text / name).unlink()
+    meta = load_meta(prepared(make_plan(study), tmp_path / "again"))
+    assert not [note for note in notes(study, asdict(meta)) if "few" not in note]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_tokenizer_that_changes_the_text_is_shown(
+    interrupted, files_study, small_gpt2, tmp_path, monkeypatch
+):
+    """The white space between words is gone, with a pre-tokenizer that removes it."""
+    write_texts(tmp_path / "text" / "x.jsonl", 300)
+    monkeypatch.setattr(prepare_module, "SHARD_CHARACTERS", 2000)
+    tokenizer = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    (tmp_path / "tokenizer").mkdir()
+    tokenizer.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
+    study = files_study(tmp_path / "text", tmp_path / "tokenizer")
+    plan, out = make_plan(study), tmp_path / "out"
+    if interrupted:
+        with monkeypatch.context() as patch:
+            patch.setattr(prepare_module, "write_meta", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                prepared(plan, out)
+    meta = load_meta(prepared(plan, out))
+    assert meta.source["read_back"] == (
+        "'the 0 worst\\nof 0 ti' comes back as 'the0worstof0times,t'"
+    )
+    (note,) = [note for note in notes(study, asdict(meta)) if "changes the text" in note]
+    assert meta.source["read_back"] in note
+    unchanged = load_meta(
+        prepared(make_plan(files_study(tmp_path / "text", small_gpt2)), out / "2")
+    )
+    assert "read_back" not in unchanged.source
 
 
 def test_the_end_of_a_run_tells_once_what_it_left_out_of_the_text(

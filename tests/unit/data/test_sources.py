@@ -66,6 +66,7 @@ def test_rows_of_all_formats(name, content, packing, open_corpus, tmp_path):
         ("file", ["a b\r\nc\n\n  \n\nd é\ne"], 0),
         ("line", ["a b", "c", "d é", "e"], 3),
         ("paragraph", ["a b\r\nc", "d é\ne"], 0),
+        ("end_of_text", ["a b\r\nc\n\n  \n\nd é\ne"], 0),
     ],
 )
 def test_documents_of_txt_files(document, expected, n_empty, packing, open_corpus, tmp_path):
@@ -75,6 +76,17 @@ def test_documents_of_txt_files(document, expected, n_empty, packing, open_corpu
     corpus = open_corpus(source={"kind": "files", "txt_document": document})
     assert list(corpus) == expected
     assert corpus.position.n_empty == n_empty
+
+
+@packings
+def test_marks_of_end_of_text_between_documents(packing, open_corpus, tmp_path):
+    """The mark stands in a line of its own, or in front of a document."""
+    mark = "<|endoftext|>"
+    text = f"\ufeffone\ntwo\n{mark}\nthree {mark}four\r\n\r\n{mark}{mark}\nfive\n{mark}\n"
+    (tmp_path / f"x.txt{packing}").write_bytes(PACK[packing](text.encode()))
+    corpus = open_corpus(source={"kind": "files", "txt_document": "end_of_text"})
+    assert list(corpus) == ["one\ntwo", "three ", "four", "five"]
+    assert list(open_corpus(source={"kind": "files"})) == [text.lstrip("\ufeff")]
 
 
 @pytest.mark.parametrize("document", ["file", "paragraph", "line"])

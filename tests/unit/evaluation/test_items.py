@@ -282,6 +282,61 @@ def test_an_item_is_no_example_in_its_own_prompt(here):
             assert task.fewshot_context(doc, 2).count(f"item {number}") == 1
 
 
+def test_more_examples_than_there_are(here):
+    items = [{"q": f"item {i}", "c": ["to", "in"], "a": 0} for i in range(4)]
+    write_task("own", items, fewshot_split="test", num_fewshot=4)
+    with pytest.raises(ValueError, match="to have 4 examples, and there are only 3; set") as error:
+        tried("own")
+    assert "to at most 3" in str(error.value)
+    cure("own", "num_fewshot: 3")
+    assert tried("own") == 4
+    with pytest.raises(ValueError, match="to have 9 examples"):
+        tried("own", num_fewshot=9)
+
+
+def test_one_choice_is_no_question(here):
+    items = [{"q": "the of", "c": ["to", "in"], "a": 0}, {"q": "the", "c": ["in"], "a": 0}]
+    write_task("own", items)
+    with pytest.raises(
+        ValueError, match=r"1 of 2 items have one choice, .* item 1.*write the wrong"
+    ):
+        tried("own")
+    write_task("own", [items[0], items[1] | {"c": ["in", "to"]}])
+    assert tried("own") == 2
+
+
+@pytest.mark.parametrize("rule", ["{q}", "Question: {q}\nAnswer:", "{{q}} ({hint})"])
+def test_a_field_in_single_braces_is_no_field(here, rule):
+    items = [{"q": f"the {i}", "hint": "of", "c": ["to", "in"], "a": 0} for i in range(2)]
+    write_task("own", items, doc_to_text=rule)
+    with pytest.raises(ValueError, match=r"would have the text \{(q|hint)\} in each item") as error:
+        tried("own")
+    field = re.search(r"write \{\{(\w+)\}\} for the field", str(error.value))[1]
+    mended = rule.replace("{q}", "{{q}}") if field == "q" else rule.replace("{hint}", "{{hint}}")
+    cure("own", yaml.safe_dump({"doc_to_text": mended}))
+    assert tried("own") == 2
+    prompt = requests("own")[0][0]
+    assert "the 0" in prompt and "{" not in prompt
+
+
+def test_the_accuracy_is_a_mean(here):
+    items = [{"q": f"the {i}", "c": ["to", "in"], "a": 0} for i in range(3)]
+    metric = {"metric": "acc", "aggregation": "median", "higher_is_better": True}
+    write_task("own", items, metric_list=[metric])
+    with pytest.raises(
+        ValueError, match="of acc is 'median', and Acc is a mean; write aggregation"
+    ):
+        tried("own")
+    write_task("own", items, metric_list=[metric | {"aggregation": "mean"}])
+    assert tried("own") == 3
+
+
+def test_braces_around_other_text_are_text(here):
+    items = [{"q": "the", "c": ["to", "in"], "a": 0}]
+    write_task("own", items, doc_to_text="\\boxed{q} {other} {{q}}")
+    assert requests("own")[0][0] == "\\boxed{q} {other} the"
+
+
 SOMETIMES = """
 def score(item, results):
     return {"acc": 1.0} if item["a"] else {}

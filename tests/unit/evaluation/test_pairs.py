@@ -86,6 +86,16 @@ def test_the_column_of_the_rating_is_found_and_said(tmp_path):
     assert "could be in column 3 or column 4" in described_sets(study)[0]
 
 
+@pytest.mark.parametrize("strip_pos", [None, True, False])
+def test_parts_of_speech_are_cut_as_by_measure(tmp_path, strip_pos):
+    study = study_with(tmp_path, **({} if strip_pos is None else {"strip_pos": strip_pos}))
+    (tmp_path / "own.tsv").write_text("sun-n moon-n 4.5\nold-j new-j 7\n")
+    is_cut = strip_pos is not False
+    assert embeddings(study, "d")["word_similarity"][0]["strip_pos"] == is_cut
+    words = "sun and moon" if is_cut else "sun-n and moon-n"
+    assert described_sets(study) == [f"own: 2 pairs, first {words} with 4.5, from column 3"]
+
+
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="needs CAB_REAL_DATA")
 @pytest.mark.parametrize(
     ("protocol", "expected"),

@@ -181,6 +181,23 @@ def test_folders_of_data_are_read_whole_and_the_hub_is_not(here):
     assert data(doc_to_text="x") == [{}]
 
 
+def test_what_studies_write_is_no_data_of_a_task(here):
+    (here / "results/runs/cell").mkdir(parents=True)
+    (here / "results/runs/cell/history.jsonl").write_text("{}\n")
+    task = {"task": "own", "dataset_path": "json"}
+
+    def write(pattern: str) -> None:
+        values = task | {"dataset_kwargs": {"data_files": {"test": pattern}}}
+        (here / "tasks/own.yaml").write_text(yaml.safe_dump(values))
+
+    write("**/*.jsonl")
+    with pytest.raises(ValueError, match=r"takes results/runs/cell/history\.jsonl, which studies"):
+        hash_of(make_study())
+    for pattern in ("data/**/*.jsonl", "results/runs/*/history.jsonl"):
+        write(pattern)
+        assert hash_of(make_study())
+
+
 @pytest.mark.fault(
     "evaluation",
     "a data file of the user's own task, a file that it includes, or the task itself is not there",

@@ -209,6 +209,10 @@ def write_chain(folder: Path, n_files: int) -> None:
         ("task: t\ninclude: 5\n", r"t\.yaml: include: the path of a task file is expected, not 5"),
         ("task: t\ninclude: !function a.b\n", r"a\.b: no such task file"),
         (
+            "task: t\ninclude: arc/arc_easy.yaml\n",
+            r"arc_easy\.yaml: no such task file, which .*/t\.yaml includes; give a path from the",
+        ),
+        (
             f"task: t\nx: {'[' * 3000}{']' * 3000}\n",
             r"t\.yaml: not a task: its YAML is nested too deeply",
         ),

@@ -24,7 +24,7 @@ from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.report.manifest import manifest_of
-from coupled_adam_bench.report.record import study_files
+from coupled_adam_bench.report.record import PROTOCOL, study_files
 from coupled_adam_bench.results.facts import Comparison, Outcome
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, layout_of
 from coupled_adam_bench.results.study_results import Decided, StudyResults, records
@@ -129,6 +129,34 @@ def test_a_long_table_is_cut_and_says_so(templates: Path) -> None:
     text = html_of(section, Material(SimpleNamespace(plan=None), study_dir=templates))  # type: ignore[arg-type]
     assert text.count("<tr>") == 1 + MOST_ROWS
     assert f"The first {MOST_ROWS} of 1,234 lines; the study&#39;s files have all." in text
+
+
+def test_the_protocol_says_how_the_text_was_read() -> None:
+    source = {
+        "n_empty_documents": 3,
+        "other_files": {".md": 1},
+        "read_back": "'a <b>' comes back as 'a<b>'",
+        "n_documents_with_end": 1200,
+    }
+    manifest = {
+        "protocol": {"name": "corrected", "versions": {}},
+        "data": [
+            {"id": "mine-1", "meta": {"source": source}},
+            {"id": "mine-2", "meta": {"source": {}}},
+            {"id": "mine-3", "meta": None},
+        ],
+        "git_revision": None,
+        "cells": [],
+        "packages": {},
+    }
+    text = html_of(PROTOCOL, SimpleNamespace(manifest=manifest))  # type: ignore[arg-type]
+    terms = re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", text, re.DOTALL)
+    said = {html.unescape(term): html.unescape(value) for term, value in terms}
+    assert {term: value for term, value in said.items() if "mine" in term} == {
+        "left out of mine-1": "documents without text: 3, files .md: 1",
+        "text of mine-1 that its tokenizer changes": "'a <b>' comes back as 'a<b>'",
+        "documents of mine-1 with <|endoftext|> as text": "1,200",
+    }
 
 
 def test_links_point_to_files(page: str, fake: Any) -> None:

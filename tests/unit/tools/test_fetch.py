@@ -440,3 +440,31 @@ def test_it_does_not_advise_itself():
     with fetch._tried(missing):
         raise ValueError(f"the hub is away; connect this machine,{BY_FETCH} or use a copy")
     assert missing == ["the hub is away; connect this machine, or use a copy"]
+
+
+@pytest.mark.fault(
+    "text and data",
+    "HF_HOME names a folder that cannot be made or written",
+    "whatever asks the hub names it, and does not blame the data set or the network",
+)
+@pytest.mark.parametrize("home", ["/proc/nothing", "/dev/null/x"])
+def test_a_cache_that_cannot_be_written_is_named(hub, here, home):
+    repository = hub.repos["datasets/allenai/ai2_arc"]
+    (files,) = repository.branches.values()
+    training = {"ARC-Easy/train-00000-of-00001.parquet": parquet(ARC)}
+    card = (
+        b"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n  - {split: test, path:"
+        b" ARC-Easy/test*}\n  - {split: validation, path: ARC-Easy/test*}\n"
+        b"  - {split: train, path: ARC-Easy/train*}\n---\n"
+    )
+    hub.add("datasets/allenai/ai2_arc", files | training | {"README.md": card})
+    study(here, mirror=None)
+    stages = (["prepare"], ["try-tasks", "--out", "tasks.json"])
+    for stage in stages:
+        said = here.refused(*stage, HF_HOME=home)
+        assert f"HF_HOME: {home} cannot be written" in said
+        assert "set HF_HOME to a folder that can be written" in said
+        assert not re.search("set data.source|hub_mirror", said)
+    # What the message says ends the refusal.
+    for stage in stages:
+        here.run(*stage, HF_HOME=str(here.folder / "can be written"))

@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser, default_lists: str, default_c
         " .npy file"
     )
     parser.add_argument("models", nargs="+", metavar="MODEL", help=what)
-    what = f"text files, for the counts of tokens (default: {default_counts})"
+    kinds = "text files, or .jsonl files with the field 'text'"
+    what = f"{kinds}, for the counts of tokens (default: {default_counts})"
     parser.add_argument("--text", action="extend", nargs="+", type=Path, default=[], help=what)
     lists = "a list of word pairs, or a folder with the paper's lists"
     parser.add_argument("--word-similarity", type=Path, help=f"{lists} (default: {default_lists})")

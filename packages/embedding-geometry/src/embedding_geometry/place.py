@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from embedding_geometry.transport import bounded
+from embedding_geometry.transport import bounded, check_cache
 from embedding_geometry.user_files import check_no_pointer
 
 _SMALL = (
@@ -199,6 +199,7 @@ def _hub(name: str, most_bytes: int = 0) -> Iterator[None]:
     except (
         Exception
     ) as error:  # errors without a network, of HTTP, of answers, and of names that cannot be
+        check_cache()
         raise ValueError(
             f"{name}: no folder of this name, and not available from the Hugging Face hub"
             f" ({type(error).__name__}: {error}); correct the name, connect this machine, or set"

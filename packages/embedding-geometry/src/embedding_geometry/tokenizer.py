@@ -46,8 +46,9 @@ def count_tokens(
     """Return how often each token (n_vocab,) is in the text of files, and how many words have no
     token.
 
-    Files are read in blocks of whole lines. ``ValueError`` for a file that is not UTF-8 or cannot
-    be split into tokens, or if there are none.
+    Files are read in blocks of whole lines; of JSON the field ``text`` of each line.
+    ``ValueError`` for a file that is not UTF-8 or cannot be split into tokens, or if there are
+    none.
     """
     tokenizer = _with_unknown_words(tokenizer, n_vocab)
     counts = np.zeros(n_vocab + 1, dtype=np.int64)
@@ -57,14 +58,14 @@ def count_tokens(
             with file.open(encoding="utf-8-sig") as lines:
                 while block := lines.readlines(_BLOCK_CHARACTERS):
                     for encoding in tokenizer.encode_batch_fast(
-                        ["".join(block)], add_special_tokens=False
+                        _texts(file, block), add_special_tokens=False
                     ):
                         counts += np.bincount(
                             np.array(encoding.ids, dtype=np.int64), minlength=n_vocab + 1
                         )
         except UnicodeDecodeError as error:
             raise ValueError(f"--text: {file} is not UTF-8 ({error})") from None
-        except OSError:
+        except (OSError, RowError):
             raise
         except Exception as error:  # the library raises bare Exceptions
             raise ValueError(
@@ -75,6 +76,30 @@ def count_tokens(
             f"--text: no tokens of the model's tokenizer in {', '.join(map(str, files))}"
         )
     return counts[:n_vocab], int(counts[n_vocab])
+
+
+class RowError(ValueError):
+    """Says that a line of JSON has no text."""
+
+
+def _texts(file: Path, lines: Sequence[str]) -> list[str]:
+    """Return the texts in some lines of a file."""
+    if file.suffix.lower() not in (".jsonl", ".ndjson", ".json"):
+        return ["".join(lines)]
+    texts = []
+    for line in filter(str.strip, lines):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise RowError(f"--text: {file} has a line that is not JSON ({error})") from None
+        text = row.get("text") if isinstance(row, dict) else None
+        if not isinstance(text, str):
+            raise RowError(
+                f"--text: {file} has a line without a text in its field 'text'"
+                f" ({line.strip()[:80]!r}); rename the field, or write the text into a .txt file"
+            )
+        texts.append(text)
+    return texts
 
 
 def _with_unknown_words(tokenizer: Tokenizer, n_vocab: int) -> Tokenizer:

@@ -7,12 +7,15 @@ these bounds.
 
 import contextvars
 import ipaddress
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -80,6 +83,33 @@ def bounded(minutes: float, most_bytes: int = 0) -> Iterator[None]:
         yield
     finally:
         _bounds = before
+
+
+class CacheError(ValueError):
+    """Says that the folder in which the hub's libraries keep files cannot be written."""
+
+
+def check_cache() -> None:
+    """Raise ``CacheError`` if the hub's libraries cannot keep files where they are told to.
+
+    They meet such a folder with errors that say something else. It is asked only after an error,
+    since a cache that has all that is needed may be one that nobody may write.
+    """
+    from huggingface_hub import constants
+
+    folders = {"HF_HOME": constants.HF_HOME, "HF_HUB_CACHE": constants.HF_HUB_CACHE}
+    if "HF_DATASETS_CACHE" in os.environ:
+        folders["HF_DATASETS_CACHE"] = os.environ["HF_DATASETS_CACHE"]
+    for name, folder in folders.items():
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise CacheError(
+                f"{name}: {folder} cannot be written ({error.strerror}), and the libraries of the"
+                f" Hugging Face hub keep files there; set {name} to a folder that can be written"
+            ) from None
 
 
 def check_address(url: str, asked: str | None = None) -> None:

@@ -70,6 +70,7 @@ def code_of(path: str) -> Code:
             " or it has no file; correct the path, or install it into the environment that runs"
             " the study"
         )
+    _check_only_one(module.partition(".")[0], files)
     if _INSTALLED & set(files[module].parts):
         # A file there that belongs to no package is somebody's own code, which is read below.
         names = _packages().get(module.partition(".")[0])
@@ -84,6 +85,19 @@ def code_of(path: str) -> Code:
         ) from None
     except SyntaxError as error:
         raise ValueError(f"path: {error.filename}: not valid Python: {error}") from None
+
+
+def _check_only_one(name: str, files: dict[str, Path]) -> None:
+    """Raise ``ValueError`` if the working directory has a module of the same name as the one that
+    is found first."""
+    local = PathFinder.find_spec(name, [str(Path.cwd())])
+    if name not in files or local is None or local.origin is None:
+        return
+    if Path(local.origin).resolve() != files[name].resolve():
+        raise ValueError(
+            f"path: {name!r} is {files[name]}, and there is another one, {local.origin}, which"
+            " would not be taken; give yours another name, or remove it"
+        )
 
 
 _packages = cache(packages_distributions)
@@ -157,18 +171,41 @@ def compiled_anew() -> Iterator[None]:
             sys.pycache_prefix = usual
 
 
+def _shared_state() -> dict[str, str]:
+    """Return in words what a module can change for a whole process as it is imported."""
+    state = {"the working directory": str(Path.cwd())}
+    torch: Any = sys.modules.get("torch")  # which this module does not import itself
+    if torch is not None:
+        state |= {
+            "torch's default dtype": str(torch.get_default_dtype()),
+            "torch's default device": str(torch.get_default_device()),
+            "torch's precision of products": torch.get_float32_matmul_precision(),
+            "whether torch computes gradients": str(torch.is_grad_enabled()),
+        }
+    return state
+
+
 def import_object(path: str) -> Any:
     """Import and return what ``module.name`` names; ``ValueError`` that begins with ``path:`` if
-    there is nothing."""
+    there is nothing, or if the import changes what other code of this process rests on."""
     module_name, _, name = path.rpartition(".")
+    before = _shared_state()
     try:
         with compiled_anew():
             module = importlib.import_module(module_name)
-    except Exception as error:  # a module may raise anything
+    except (Exception, SystemExit) as error:  # a module may raise anything, and may be a script
         raise ValueError(
             f"path: cannot import {module_name!r} ({type(error).__name__}: {error}); "
             "correct the path, or install the package where the study runs"
         ) from error
+    after = _shared_state()
+    for what, value in before.items():
+        if after[what] != value:
+            raise ValueError(
+                f"path: the import of {module_name!r} changes {what} from {value} to {after[what]},"
+                " so that what is compared would differ in this, too; take it out of the module, or"
+                " do it in a function"
+            )
     if not hasattr(module, name):
         close = difflib.get_close_matches(name, vars(module), n=1)
         raise ValueError(

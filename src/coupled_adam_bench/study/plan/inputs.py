@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from coupled_adam_bench.store.files import digest, sha256_file
+from coupled_adam_bench.store.paths import RESULTS
 from coupled_adam_bench.study.plan.dotted import changed_code, code_of
 from coupled_adam_bench.study.settings import Own, Study
 from embedding_geometry.json_file import read_object
@@ -49,8 +50,8 @@ def text_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
 
     A file is one of text by its ending, in small or capital letters. Links are followed, and a file
     that several patterns name is read once. Raises ``ValueError`` for a pattern that matches no
-    text file, for a file that would be read twice under two names, and for files that cannot be
-    read.
+    text file, for a file that would be read twice under two names, or packed and unpacked, and for
+    files that cannot be read.
     """
     found: dict[Path, tuple[str, Path]] = {}
     for pattern in patterns:
@@ -72,7 +73,20 @@ def text_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
                 f" {', '.join(TEXT_SUFFIXES)}"
                 + "".join(f"; {path} is hidden, so it is not read" for path in hidden_in(pattern))
             )
-    return sorted(found.values())
+    files = sorted(found.values())
+    _check_unpacked([path for _, path in files])
+    return files
+
+
+def _check_unpacked(files: list[Path]) -> None:
+    """Raise ``ValueError`` for a file that lies beside its own packed form."""
+    there = set(files)
+    for path in files:
+        if path.suffix.lower() in PACKINGS and path.with_suffix("") in there:
+            raise ValueError(
+                f"paths.text: {path.with_suffix('')} and {path} would both be read, and one seems"
+                " to be the other packed: remove one of them, or give them other names"
+            )
 
 
 def other_files(patterns: tuple[str, ...]) -> Counter[str]:
@@ -105,6 +119,7 @@ def _matches(pattern: str) -> tuple[Path, list[str]]:
     """
     path = Path(pattern)
     if path.is_dir():
+        _check_no_results(pattern, path)
         root, names = path, [str(file.relative_to(path)) for file in list_folder(path).files]
     elif path.exists():
         root, names = path.parent, [path.name]
@@ -113,7 +128,23 @@ def _matches(pattern: str) -> tuple[Path, list[str]]:
         root = Path(*path.parts[:fixed])
         # pathlib would find hidden files, and pass over links to folders.
         names = glob(str(Path(*path.parts[fixed:])), root_dir=root, recursive=True)  # noqa: PTH207
+        _check_no_results(pattern, *(root / name for name in names if RESULTS.name in name))
     return root, [name for name in names if (root / name).is_file() or not (root / name).exists()]
+
+
+def _check_no_results(pattern: str, *places: Path) -> None:
+    """Raise ``ValueError`` if a pattern of text names files that studies write, or would name them
+    after a run; one that leads into the folder of results itself is meant."""
+    results = RESULTS.resolve()
+    if Path(pattern).resolve().is_relative_to(results):
+        return
+    for place in places:
+        found = place.resolve()
+        if found.is_relative_to(results) or results.is_relative_to(found):
+            raise ValueError(
+                f"paths.text: {pattern!r} would take what studies write in {results} for text; give"
+                " a folder or a pattern that has only the text"
+            )
 
 
 def files_of_own_source(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
@@ -148,10 +179,9 @@ def tokenizer_file(path: str) -> Path:
     with _readable("paths.tokenizer", file):
         if file.is_dir():
             file = file / "tokenizer.json"
-        if not file.is_file():
-            raise ValueError(
-                f"paths.tokenizer: {file} does not exist; give a tokenizer.json or its folder"
-            )
+        if not file.is_file() or file.suffix.lower() != ".json":
+            what = "is none" if file.is_file() else "does not exist"
+            raise ValueError(f"paths.tokenizer: {file} {what}; give a tokenizer.json or its folder")
     return file
 
 

@@ -94,8 +94,9 @@ class FilesSource(Settings):
     kind: Literal["files"]
     text_field: Term = "text"
     """Field of the .jsonl rows or column of the .parquet files."""
-    txt_document: Literal["file", "line", "paragraph"] = "file"
-    """Unit of text in a .txt file that counts as one document; empty lines separate paragraphs."""
+    txt_document: Literal["file", "line", "paragraph", "end_of_text"] = "file"
+    """Unit of text in a .txt file that counts as one document. Empty lines separate paragraphs, and
+    with ``end_of_text`` the text ``<|endoftext|>`` separates documents."""
 
 
 class OwnSource(Own):

@@ -91,8 +91,9 @@ class WordSimilaritySet(Settings):
     columns: tuple[Column, Column, Column] | None = None
     """Columns of the first word, the second word and the rating, counted from 0; by default they
     are found in the file, and one with several columns that could be the rating is refused."""
-    strip_pos: bool = False
-    """Whether to cut a part-of-speech suffix such as ``-n`` from the words."""
+    strip_pos: bool | None = None
+    """Whether to cut a part-of-speech suffix such as ``-n`` from the words; by default it is cut if
+    each word has one."""
 
     @model_validator(mode="after")
     def _three_columns(self) -> Self:

@@ -1,7 +1,7 @@
 """What does not go together in a study whose sections are right by themselves."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -10,6 +10,8 @@ from coupled_adam_bench.study.catalogue.presets import MODEL_PRESETS
 from coupled_adam_bench.study.settings.base import MAX_COUNT, duplicates
 from coupled_adam_bench.study.settings.data import CONTINUATION_WORDS
 from coupled_adam_bench.study.settings.grid import all_tables, table_errors
+from coupled_adam_bench.study.settings.optimizers import CustomSettings
+from coupled_adam_bench.study.settings.per_matrix import Optimizer, PerMatrixSettings
 from coupled_adam_bench.study.settings.protocols import as_yaml
 from coupled_adam_bench.study.settings.sections import Sections
 
@@ -71,6 +73,10 @@ def _grid_errors(study: Sections) -> Iterator[str]:
                 f" own, and that of {', '.join(model.name for model in one)} is the embedding;"
                 f" give one optimizer{remedy}"
             )
+        yield from (
+            f"grid.{index}.optimizers: {twins}; leave one of them out"
+            for twins in _twins(study, block.optimizers)
+        )
         for position, count in enumerate(block.steps(batch_tokens)):
             problem = _run_error(study, count) if count else None
             if problem:
@@ -80,6 +86,24 @@ def _grid_errors(study: Sections) -> Iterator[str]:
             f"execution.train_processes: {study.execution.processes} (or gpus) does not divide "
             f"training.batch_sequences {study.training.batch_sequences}"
         )
+
+
+def _twins(study: Sections, optimizers: Iterable[Optimizer]) -> Iterator[str]:
+    """Yield the optimizers that differ only in what they name, one the study's own value of a
+    setting and the other nothing; their runs would be the same."""
+    training = study.training
+    seen: dict[str, str] = {}
+    for optimizer in optimizers:
+        if isinstance(optimizer, CustomSettings | PerMatrixSettings):
+            continue
+        defaults = dict(zip(("beta1", "beta2"), training.betas(optimizer), strict=True))
+        defaults["weight_decay"] = training.embedding_decay(optimizer)
+        own = {name: value for name, value in defaults.items() if hasattr(optimizer, name)}
+        key = optimizer.names()[0]
+        first = seen.setdefault(optimizer.model_copy(update=own).names()[0], key)
+        if first != key:
+            named = ", ".join(f"{name} = {value:g}" for name, value in own.items())
+            yield f"{first} and {key} are the same in this study ({named})"
 
 
 def _run_error(study: Sections, steps: int) -> str | None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from coupled_adam_bench.store.files import sha256_file
 from coupled_adam_bench.study.plan import dotted, make_plan, plan_from_json
@@ -113,6 +114,61 @@ def test_an_installed_package_is_its_version(monkeypatch):
     lost.write_text("import package.near\n")
     monkeypatch.syspath_prepend(str(lost.parent.absolute()))
     assert list(code_of("lost.Optimizer")) == ["lost", "package", "package.near"]
+
+
+def test_a_file_with_the_name_of_an_installed_package_is_not_passed_over(monkeypatch):
+    Path("packaging.py").write_text("class Mine: pass\n")
+    with pytest.raises(ValueError, match=r"path: 'packaging' is .*another one, .*packaging\.py"):
+        code_of("packaging.version.Version")
+    Path("packaging.py").rename("my_packaging.py")
+    assert list(code_of("my_packaging.Mine")) == ["my_packaging"]
+    # A folder of data may have any name.
+    Path("packaging").mkdir()
+    assert list(code_of("packaging.version.Version")) == ["packaging"]
+
+
+EFFECTS = {
+    "import sys\nsys.exit(0)\n": r"cannot import 'effect' \(SystemExit: 0\)",
+    "import os\nos.chdir('helpers')\n": "changes the working directory from",
+    "import torch\ntorch.set_default_dtype(torch.float64)\n": (
+        r"changes torch's default dtype from torch\.float32 to torch\.float64.*in a function"
+    ),
+    "import torch\ntorch.set_float32_matmul_precision('medium')\n": (
+        "changes torch's precision of products from highest to medium"
+    ),
+    "import torch\ntorch.set_grad_enabled(False)\n": "changes whether torch computes gradients",
+}
+"""What a module does as it is imported, and what is said of it."""
+
+
+@pytest.mark.fault(
+    "settings",
+    "A module with a study's own code ends the process as it is imported, or changes the working"
+    " directory or a default of torch for the whole process.",
+    "It is refused before the first job with what it changes.",
+)
+@pytest.mark.parametrize("text", EFFECTS)
+def test_an_import_that_reaches_beyond_its_module_is_refused(text, monkeypatch):
+    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    here = Path.cwd()
+    Path("effect.py").write_text(f"class Mine: pass\n{text}")
+    importlib.invalidate_caches()
+    try:
+        with pytest.raises(ValueError, match=EFFECTS[text]):
+            dotted.import_object("effect.Mine")
+    finally:
+        os.chdir(here)
+        torch.set_default_dtype(dtype)
+        torch.set_float32_matmul_precision(precision)
+        torch.set_grad_enabled(True)
+        sys.modules.pop("effect", None)
+    # In a function, as the message says, it is no matter of the import.
+    lines = "".join(f"    {line}\n" for line in text.splitlines())
+    Path("effect.py").write_text(f"class Mine: pass\ndef later():\n{lines}")
+    importlib.invalidate_caches()
+    assert dotted.import_object("effect.Mine").__name__ == "Mine"
+    sys.modules.pop("effect")
 
 
 @pytest.mark.fault(

@@ -203,6 +203,7 @@ def test_the_tokenizer(corpus: Path) -> None:
     for path, expected in (
         ("none", "does not exist"),
         ("text", "does not exist"),
+        ("text/a.txt", r"a\.txt is none; give a tokenizer\.json"),
         ("x" * 300, "cannot be read"),
     ):
         with pytest.raises(ValueError, match=rf"^paths\.tokenizer: .*{expected}"):
@@ -240,3 +241,28 @@ def test_the_end_of_text_counts_where_the_tokenizer_alone_does_not_say_it(corpus
     write(Path("tok/tokenizer_config.json"), "[]")
     with pytest.raises(ValueError, match=r"tokenizer_config\.json: a JSON object is expected"):
         tokenizer_identity("tok")
+
+
+@pytest.mark.parametrize("pattern", [".", "..", "**/*.jsonl", "*/*/*/*.jsonl"])
+def test_what_studies_write_is_no_text(corpus: Path, pattern: str) -> None:
+    write(Path("results/runs/cell/history.jsonl"))
+    message = refused(pattern)
+    assert f"{pattern!r} would take what studies write in {corpus / 'results'}" in message
+    # A folder with the text only ends the refusal, and a place in the results may be meant.
+    assert names("text") == ["a.txt", "sub/b.jsonl"]
+    assert names("results/runs") == ["cell/history.jsonl"]
+
+
+def test_a_folder_with_the_results_is_refused_before_there_are_any(corpus: Path) -> None:
+    assert "would take what studies write" in refused(corpus)
+    write(Path("b.txt"))
+    assert names("*.txt", "text") == ["a.txt", "b.txt", "sub/b.jsonl"]
+
+
+@pytest.mark.parametrize("packing", [".gz", ".xz", ".zst", ".GZ"])
+def test_a_file_beside_its_packed_form_is_not_read_twice(corpus: Path, packing: str) -> None:
+    packed = write(Path(f"text/a.txt{packing}"))
+    message = refused("text")
+    assert f"text/a.txt and {packed} would both be read" in message
+    packed.rename(f"text/c.txt{packing}")
+    assert names("text") == ["a.txt", f"c.txt{packing}", "sub/b.jsonl"]

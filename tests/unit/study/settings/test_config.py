@@ -202,6 +202,15 @@ WRONG = {
         study(grid__0__optimizers=["coupled_adam", {"name": "coupled_adam", "scale_exponent": 0}]),
         "grid.0.optimizers: coupled_adam given more than once",
     ),
+    "the study's own beta2 twice": (
+        study(grid__0__optimizers=["adamw", {"name": "adamw", "beta2": 0.95}]),
+        "grid.0.optimizers: adamw and adamw_b2-0.95 are the same in this study (beta1 = 0.9, beta2"
+        " = 0.95, weight_decay = 0)",
+    ),
+    "the study's own weight decay twice": (
+        study(grid__0__optimizers=["coupled_adam", {"name": "coupled_adam", "weight_decay": 0.0}]),
+        "grid.0.optimizers: coupled_adam and coupled_adam_wd0 are the same in this study",
+    ),
     "seed twice": (study(grid__0__seeds=[1, 2, 2]), "grid.0.seeds: 2 given more than once"),
     "table1 with three": (
         study(grid__0__optimizers=["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 1}]),
