@@ -387,8 +387,8 @@ def test_gpus_that_torch_cannot_use_stop_before_the_first_job(tmp_path, tiny_stu
         ("paper_large", 8),
         ("paper_sgd", 72),
         ("paper_scale", 33),
-        # Jobs of three to 25 cells.
-        ("demo", 2),
+        # Jobs of three to ten cells.
+        ("demo", 4),
         ("optimizers", 5),
         ("tuned", 9),
     ],
