@@ -3,13 +3,13 @@ run."""
 
 import math
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.study.plan.plug_ins import Contract, class_of, made
+from coupled_adam_bench.study.plan.plug_ins import Contract, class_of, failing, made
 from coupled_adam_bench.study.settings import Execution, Study
 from coupled_adam_bench.study.settings.plug_ins import PlugIn
 from coupled_adam_bench.training.measurement import AtGeometrySteps, Measurement
@@ -39,7 +39,7 @@ class Guarded(Measurement):
     def __init__(self, trainer: Trainer, index: int, entry: PlugIn) -> None:
         super().__init__(trainer)
         self._place, self._entry = f"execution.measurements.{index}", entry
-        with self._guard():
+        with self._unchanged():
             self._own = made(self._place, entry, MeasurementPlugIn, trainer)  # type: ignore[type-abstract]
 
     @staticmethod
@@ -65,7 +65,14 @@ class Guarded(Measurement):
         """Return what the plug-in found as ``NAME.its own name``; what is not finite is left
         out."""
         with self._guard():
-            found = {name: float(value) for name, value in self._own.after(step).items()}
+            given = self._own.after(step)
+        if not isinstance(given, Mapping):
+            raise ValueError(
+                f"{self._place}.path: after() of {self._entry.path} must return numbers by name,"
+                f' such as {{"norm": 1.5}} or {{}}, not {given!r}'
+            )
+        with self._guard():
+            found = {name: float(value) for name, value in given.items()}
         return {
             f"{self._entry.name}.{name}": value
             for name, value in found.items()
@@ -74,18 +81,16 @@ class Guarded(Measurement):
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
+        """Let the plug-in do something, which may fail and must change nothing."""
+        with self._unchanged(), failing(f"{self._place}.path: {self._entry.path} fails"):
+            yield
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
         device = self.trainer.device
         before = self._versions()
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            try:
-                yield
-            except ValueError:
-                raise
-            except Exception as error:  # the class is the user's
-                raise ValueError(
-                    f"{self._place}.path: {self._entry.path} fails"
-                    f" ({type(error).__name__}: {error})"
-                ) from error
+            yield
         if self._versions() != before:
             raise ValueError(
                 f"{self._place}.path: {self._entry.path} changes weights, gradients or the state"
