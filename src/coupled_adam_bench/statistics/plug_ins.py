@@ -65,7 +65,14 @@ def declared_as(name: str, plug_in: StatisticPlugIn, said: str = "{}") -> Statis
 
     def blocks(material: Material) -> Iterable[Block]:
         with failing(f"{said.format('blocks()')} fails"):
-            return list(plug_in.blocks(material, statistic))
+            given = list(plug_in.blocks(material, statistic))
+        for block in given:
+            if not isinstance(block, Block):
+                raise ValueError(
+                    f"{said.format('blocks()')} yields {type(block).__name__}, which is no block of"
+                    " coupled_adam_bench.page.blocks; give text as `Text(...)`"
+                )
+        return given
 
     section = Section(f"plug-in-{name}", plug_in.title, blocks)
     statistic = Statistic(f"{name}.csv", plug_in.columns, plug_in.key, rows, section)

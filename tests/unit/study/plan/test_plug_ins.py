@@ -57,6 +57,9 @@ class Breaks(Fine):
     def rows(self, material): yield {}["row"]
     def blocks(self, material, statistic): yield [][3]
 
+class Says(Fine):
+    def blocks(self, material, statistic): yield "text"
+
 class Stops(Breaks):
     def check(self, plan): pass
 
@@ -143,10 +146,19 @@ def test_rows_that_break_the_contract_are_refused(
         list(statistic.rows(None))  # type: ignore[arg-type]
 
 
-def test_blocks_that_fail_name_their_field(tiny_study: Settings, code: Path) -> None:
-    (statistic,) = own_statistics(plan_of(tiny_study, code, path="Stops"))
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("Stops", r"files\.0\.path: blocks\(\) of .*Stops fails \(IndexErr"),
+        ("Says", r"blocks\(\) of .*Says yields str, which is no block of .* text as `Text"),
+    ],
+)
+def test_blocks_that_break_the_contract_are_refused(
+    tiny_study: Settings, code: Path, kind: str, said: str
+) -> None:
+    (statistic,) = own_statistics(plan_of(tiny_study, code, path=kind))
     assert statistic.section is not None
-    with pytest.raises(ValueError, match=r"files\.0\.path: blocks\(\) of .*Stops fails \(IndexErr"):
+    with pytest.raises(ValueError, match=said):
         list(statistic.section.blocks(None))  # type: ignore[arg-type]
 
 
@@ -180,7 +192,7 @@ def test_a_name_that_is_taken_is_refused(
     [
         (
             [{"name": "a", "path": "m.A"}, {"name": "a", "path": "m.B"}],
-            "the name of several plug-ins",
+            r"(files|figures|measurements): 'a' is the name of several plug-ins",
         ),
         ([{"name": "a/b", "path": "m.A"}], "small letters"),
         ([{"name": "a", "path": "A"}], "a module and what it defines, joined by dots"),
@@ -193,6 +205,15 @@ def test_a_wrong_entry_is_refused(tiny_study: Settings, entries: list[Any], said
             parse_study(tiny_study(**given))
     with pytest.raises(ValueError, match=said):
         parse_study(tiny_study(execution={"measurements": entries}))
+
+
+def test_a_path_without_its_key_is_told_the_form(tiny_study: Settings) -> None:
+    training = tiny_study()["training"] | {"init": "my_parts.Orthogonal"}
+    said = (
+        r"init: must be 'normal', or a class of your own, written as \{path: my_parts\.Orthogonal\}"
+    )
+    with pytest.raises(ValueError, match=said):
+        parse_study(tiny_study(training=training))
 
 
 def test_changed_code_is_another_report(tiny_study: Settings, code: Path) -> None:
