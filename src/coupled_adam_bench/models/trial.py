@@ -120,16 +120,17 @@ def _try_initialization(path: str, study: Study, small: Model) -> None:
     own, module = initialization(study.training), _small(small)
     with failing(f"training.init.path: fill() of {path} fails"):
         # The numbers that torch itself draws are others the second time.
-        drawn = [[value for _, value in module.initial_values(0, own)] for _ in range(2)]
-    names = [name for name, _ in module.named_parameters()]
-    for name, value, again in zip(names, *drawn, strict=True):
+        drawn = dict(module.initial_values(0, own))
+        again = dict(module.initial_values(0, own))
+    for name, parameter in module.named_parameters():
+        value = drawn[parameter]
         if not value.isfinite().all():
             raise ValueError(
                 f"training.init.path: fill() of {path} gives values that are not finite, or fills"
                 f" only a part of {name}; let it change all of `matrix` in place, since what it"
                 " returns is not read"
             )
-        if not torch.equal(value, again):
+        if not torch.equal(value, again[parameter]):
             raise ValueError(
                 f"training.init.path: fill() of {path} gives {name} other values a second time; let"
                 " it draw them from `generator` only, which has the seed of the cell"
