@@ -1,8 +1,10 @@
 """The lists of pages against what is declared: model families, metrics, and files of statistics."""
 
+import ast
 import re
 from pathlib import Path
 
+from coupled_adam_bench.study.catalogue import metrics
 from coupled_adam_bench.study.catalogue.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalogue.bands import BANDS
 from coupled_adam_bench.study.catalogue.contents import STATISTICS
@@ -60,6 +62,15 @@ def test_the_metrics_of_the_paper_are_named():
     text = (DOCS / "metrics.md").read_text(encoding="utf-8")
     sentence = text.partition("The paper's tables have ")[2].partition(".\n")[0]
     assert tuple(re.findall(r"`(\w+)`", sentence)) == PAPER_COLUMNS
+
+
+def test_a_symbol_stands_once():
+    """Another label is one line: that of the loss goes to its bands, too."""
+    tree = ast.parse(Path(metrics.__file__).read_text(encoding="utf-8"))
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    symbols = [text for text in texts if isinstance(text, str) and "<i>" in text]
+    assert len(symbols) > 10
+    assert sorted(symbols) == sorted({*symbols})
 
 
 def test_the_package_defines_its_metrics_in_the_same_words():
