@@ -41,6 +41,11 @@ class Guarded(Measurement):
         self._place, self._entry = f"execution.measurements.{index}", entry
         with self._unchanged():
             self._own = made(self._place, entry, MeasurementPlugIn, trainer)  # type: ignore[type-abstract]
+        if not hasattr(self._own, "trainer"):
+            raise ValueError(
+                f"{self._place}.path: {entry.path} has no `trainer`; let its `__init__` begin with"
+                " `super().__init__(trainer)`"
+            )
 
     @staticmethod
     def is_wanted(execution: Execution) -> bool:  # noqa: ARG004 - as of the others
@@ -49,7 +54,8 @@ class Guarded(Measurement):
 
     def is_due(self, step: int, last: bool) -> bool:
         """Tell whether the plug-in measures after ``step``."""
-        return self._own.is_due(step, last)
+        with failing(f"{self._place}.path: is_due() of {self._entry.path} fails"):
+            return self._own.is_due(step, last)
 
     def before(self) -> None:
         """Let the plug-in look at the weights before the step."""

@@ -58,6 +58,14 @@ class AsValueError(Looks):
     def after(self, step):
         return {"a": float("many")}
 
+class Forgetful(Looks):
+    def __init__(self, trainer):
+        self.factor = 1
+
+class NeverDue(Looks):
+    def is_due(self, step, last):
+        return {}["due"]
+
 class Incomplete(MeasurementPlugIn):
     contract = 1
 """
@@ -136,6 +144,8 @@ def test_a_measurement_says_when_it_is_due(measured: Any) -> None:
     ("kind", "said"),
     [
         ("Touches", r"execution\.measurements\.0\.path: .*Touches changes weights, gradients or"),
+        ("Forgetful", r"Forgetful has no `trainer`; let its `__init__` begin with `super\(\)"),
+        ("NeverDue", r"measurements\.0\.path: is_due\(\) of .*NeverDue fails \(KeyError: 'due'\)"),
         ("Fails", r"execution\.measurements\.0\.path: .*Fails fails \(ZeroDivisionError"),
         (
             "NotNumbers",
