@@ -18,13 +18,21 @@ from starts import finish, make_tables, snakemake
 
 ROOT = Path(__file__).parents[2]
 HOWTO = (ROOT / "docs" / "howto.md").read_text(encoding="utf-8")
+ADDITIONS = ROOT / "docs" / "examples" / "additions"
+"""New files that the page links to; the first line of each says where it goes."""
 
 
 def files() -> dict[str, str]:
-    """Return the blocks that are files, by the name in their first line."""
-    return dict(
+    """Return the blocks that are files, and the files that the page links to, by the name in their
+    first line."""
+    found = dict(
         re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", HOWTO, re.MULTILINE | re.DOTALL)
     )
+    for file in ADDITIONS.glob("*.py"):
+        assert f"(examples/additions/{file.name})" in HOWTO
+        place, _, text = file.read_text(encoding="utf-8").partition("\n")
+        found[place.removeprefix("# ")] = text
+    return found
 
 
 def changes() -> list[str]:
@@ -149,6 +157,9 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     options = ["-q", "-n", "0", "-p", "no:cacheprovider"]
     options += ["-k", " or ".join(["llama", "adagrad", *lists])]
     do(project, "pytest", *options, *LISTS, *BY_NAME)
+    files_of_code = {name for names in touched for name in names if name.endswith(".py")}
+    for check in (["check"], ["format", "--check"]):
+        do(project, "ruff", *check, "--no-cache", *sorted(new | files_of_code))
     assert "Adagrad" in (project / "workflow/schemas/study.schema.json").read_text(encoding="utf-8")
 
     settings = yaml.safe_load(files()["study.yaml"])

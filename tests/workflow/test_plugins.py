@@ -3,11 +3,12 @@
 import csv
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import yaml
 from starts import finish, snakemake
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -29,9 +30,8 @@ def rows(file: Path) -> list[dict[str, str]]:
 def write_study(folder: Path, with_measurement: bool = True) -> None:
     settings = yaml.safe_load(files_of("howto.md")["study.yaml"])
     brought = yaml.safe_load(FILES["study.yaml"])
-    for section in ("paths", "data", "models", "training"):
+    for section in ("paths", "data", "models", "training", "evaluation"):
         settings[section] = brought[section]
-    settings["evaluation"] = {"word_similarity": [], "downstream": None}
     settings["tables"]["mine"]["columns"] = ["loss"]
     settings["grid"][0] |= {"optimizers": ["adamw", "coupled_adam"], "seeds": [1, 2]}
     if with_measurement:
@@ -39,19 +39,9 @@ def write_study(folder: Path, with_measurement: bool = True) -> None:
         settings["statistics"] = brought["statistics"]
     folder.mkdir(exist_ok=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    for file in ("my_parts.py", "my_plug_ins.py"):
+    for file in ("my_parts.py", "my_plug_ins.py", "make_tokenizer.py"):
         (folder / file).write_text(FILES[file], encoding="utf-8")
-    write_tokenizer(folder / "tokenizer.json")
-
-
-def write_tokenizer(file: Path) -> None:
-    """Write a tokenizer of the 256 bytes and an end of text."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<|endoftext|>")])
-    tokenizer.save(str(file))
+    subprocess.run([sys.executable, "make_tokenizer.py"], cwd=folder, check=True)
 
 
 def histories(folder: Path) -> dict[str, list[dict[str, float]]]:

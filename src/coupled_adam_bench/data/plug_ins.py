@@ -14,7 +14,7 @@ from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.data.tokenizers import load_encoder
 from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.study.plan.inputs import files_of_own_source
-from coupled_adam_bench.study.plan.plug_ins import Contract
+from coupled_adam_bench.study.plan.plug_ins import Contract, failing
 from coupled_adam_bench.study.settings import OwnSource, Study
 
 
@@ -37,24 +37,23 @@ def try_source(study: Study) -> None:
 
 def _pieces(source: SourcePlugIn, split: str, path: str, n_vocab: int) -> Iterator[NDArray[Any]]:
     """Yield what a source gives of a split; ``ValueError`` if it fails or these are no tokens."""
-    try:
+    for tokens in _arrays(source, split, path):
+        is_ids = tokens.dtype.kind in "iu" and tokens.ndim == 1
+        if not is_ids or tokens.min() < 0 or tokens.max() >= n_vocab:
+            raise ValueError(
+                f"data.source.path: {path} must give whole numbers from 0 to {n_vocab - 1}, the"
+                f" tokens of data.tokenizer, in one dimension; for {split} it gave {tokens!r}"
+            )
+        yield tokens
+
+
+def _arrays(source: SourcePlugIn, split: str, path: str) -> Iterator[NDArray[Any]]:
+    """Yield what a source gives of a split, as arrays with something in them."""
+    with failing(f"data.source.path: {path} fails for {split}"):
         for piece in source.tokens(split):
             tokens = np.asarray(piece)
-            if not tokens.size:
-                continue
-            is_ids = tokens.dtype.kind in "iu" and tokens.ndim == 1
-            if not is_ids or tokens.min() < 0 or tokens.max() >= n_vocab:
-                raise ValueError(
-                    f"data.source.path: {path} must give whole numbers from 0 to {n_vocab - 1}, the"
-                    f" tokens of data.tokenizer, in one dimension; for {split} it gave {tokens!r}"
-                )
-            yield tokens
-    except ValueError:
-        raise
-    except Exception as error:  # the class is the user's
-        raise ValueError(
-            f"data.source.path: {path} fails for {split} ({type(error).__name__}: {error})"
-        ) from error
+            if tokens.size:
+                yield tokens
 
 
 def write_own_bins(study: Study, data_id: str, out: Path) -> Meta:

@@ -25,7 +25,7 @@ from coupled_adam_bench.records.stored import (
 )
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.plan.cells import Cell
-from coupled_adam_bench.study.plan.dotted import import_object
+from coupled_adam_bench.study.plan.dotted import failure, import_object
 from coupled_adam_bench.study.settings import OwnMetric, Study
 from embedding_geometry.matrix import EMBEDDINGS, matrix_geometry, variant_rows
 from embedding_geometry.rows import HEAD
@@ -77,7 +77,7 @@ def own_value(
             function(given, unigram_counts=unigram_counts) if takes_counts else function(given)
         )
     except Exception as error:  # the function is the user's
-        raise ValueError(f"{metric.path} fails ({type(error).__name__}: {error})") from error
+        raise ValueError(f"{metric.path} fails {failure(error)}") from error
     if not is_usable(number):
         raise ValueError(
             f"{metric.path} returns {number:.4g}, not a finite number of at most {LARGEST:g} in"

@@ -198,6 +198,7 @@ class LanguageModel(nn.Module, ABC):
                 if isinstance(std, float):
                     value.normal_(0.0, self.initial_std(name, std), generator=generator)
                 else:
+                    value.fill_(math.nan)  # tells what is left as it was
                     std.fill(name, value, self, generator)
             yield parameter, value
 

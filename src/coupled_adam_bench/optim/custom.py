@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.study.plan.dotted import changed_code, import_object
+from coupled_adam_bench.study.plan.dotted import changed_code, failure, import_object
 from coupled_adam_bench.study.settings import CustomSettings
 
 
@@ -55,9 +55,7 @@ def build(
     try:
         built = kind(embeddings, lr=lr, **arguments)
     except Exception as error:  # a constructor may raise anything
-        raise ValueError(
-            f"arguments: {optimizer.path} refuses them ({type(error).__name__}: {error})"
-        ) from error
+        raise ValueError(f"arguments: {optimizer.path} refuses them {failure(error)}") from error
     if callable(getattr(built, "train", None)) and callable(getattr(built, "eval", None)):
         raise ValueError(
             f"path: {optimizer.path} has two modes, train() and eval(), as schedule-free optimizers"

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.plug_ins import PlanContract
+from coupled_adam_bench.study.plan.plug_ins import PlanContract, failing
 
 if TYPE_CHECKING:  # matplotlib and pandas, which rules do without
     from matplotlib.figure import Figure
@@ -21,6 +21,23 @@ class FigurePlugIn(PlanContract, ABC):
     @abstractmethod
     def draw(self, material: "Material") -> "Figure":
         """Return the figure in the width of matplotlib's current settings."""
+
+
+def draw_own(name: str, plug_in: FigurePlugIn, material: "Material") -> "Figure":
+    """Return the figure of a plug-in; ``ValueError`` names its field if it fails or gives none."""
+    from matplotlib.figure import Figure
+
+    names = [entry.name for entry in material.plan.statistics.figures]
+    entry = material.plan.statistics.figures[names.index(name)]
+    said = f"statistics.figures.{names.index(name)}.path: draw() of {entry.path}"
+    with failing(f"{said} fails"):
+        figure = plug_in.draw(material)
+    if not isinstance(figure, Figure):
+        raise ValueError(
+            f"{said} must return a Figure of matplotlib, not {type(figure).__name__}; let it end in"
+            " `return figure`"
+        )
+    return figure
 
 
 def own_figures(plan: Plan) -> dict[str, FigurePlugIn]:

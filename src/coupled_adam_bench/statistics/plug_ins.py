@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from coupled_adam_bench.page.blocks import Block
+from coupled_adam_bench.results.groups import GROUP
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.plug_ins import PlanContract
+from coupled_adam_bench.study.plan.plug_ins import PlanContract, failing
 
 
 class StatisticPlugIn(PlanContract, ABC):
@@ -38,17 +39,61 @@ def own_statistics(plan: Plan) -> list[Statistic]:
     one that breaks the contract."""
     found = []
     for index, entry in enumerate(plan.statistics.files):
-        plug_in = StatisticPlugIn.made_for(plan, f"statistics.files.{index}", entry)
-        found.append(declared_as(entry.name, plug_in))
+        place = f"statistics.files.{index}"
+        plug_in = StatisticPlugIn.made_for(plan, place, entry)
+        if unknown := [name for name in plug_in.key if name not in plug_in.columns]:
+            raise ValueError(
+                f"{place}.path: `key` of {entry.path} names {unknown[0]!r}, which is not among its"
+                f" `columns`: {', '.join(plug_in.columns)}"
+            )
+        found.append(declared_as(entry.name, plug_in, f"{place}.path: {{}} of {entry.path}"))
     return found
 
 
-def declared_as(name: str, plug_in: StatisticPlugIn) -> Statistic:
-    """Return the statistic of a plug-in under the name that a study gives it."""
+def declared_as(name: str, plug_in: StatisticPlugIn, said: str = "{}") -> Statistic:
+    """Return the statistic of a plug-in under the name that a study gives it.
+
+    What is ``said`` of a method that fails names the field.
+    """
+
+    def rows(material: Material) -> Iterable[Row]:
+        with failing(f"{said.format('rows()')} fails"):
+            given = [dict(row) for row in plug_in.rows(material)]
+        for row in given:
+            _check_row(row, plug_in, said.format("rows()"))
+        return given
 
     def blocks(material: Material) -> Iterable[Block]:
-        return plug_in.blocks(material, statistic)
+        with failing(f"{said.format('blocks()')} fails"):
+            given = list(plug_in.blocks(material, statistic))
+        for block in given:
+            if not isinstance(block, Block):
+                raise ValueError(
+                    f"{said.format('blocks()')} yields {type(block).__name__}, which is no block of"
+                    " coupled_adam_bench.page.blocks; give text as `Text(...)`"
+                )
+        return given
 
     section = Section(f"plug-in-{name}", plug_in.title, blocks)
-    statistic = Statistic(f"{name}.csv", plug_in.columns, plug_in.key, plug_in.rows, section)
+    statistic = Statistic(f"{name}.csv", plug_in.columns, plug_in.key, rows, section)
     return statistic
+
+
+def _check_row(row: Row, plug_in: StatisticPlugIn, said: str) -> None:
+    """Refuse a row with a column that is not declared, without one that it needs, or with a value
+    of another type. Other numbers and texts that a row does not have are empty in the file."""
+    unknown = row.keys() - {GROUP, *plug_in.columns}
+    missing = [
+        name
+        for name, kind in plug_in.columns.items()
+        if name not in row and (name in plug_in.key or kind not in (float, str))
+    ]
+    if unknown or missing:
+        problem = f"lacks {missing[0]!r}" if missing else f"has {min(unknown)!r}, too"
+        raise ValueError(
+            f"{said} yields a row that {problem}; `columns` are {', '.join(plug_in.columns)}"
+        )
+    for name, kind in plug_in.columns.items():
+        if row.get(name) is not None:
+            with failing(f"{said} yields a row whose {name!r} is no {kind.__name__}"):
+                kind(row[name])

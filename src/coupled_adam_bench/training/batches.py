@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coupled_adam_bench.study.settings import Training
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.order import checked, order_of
+from coupled_adam_bench.training.order import order_of, positions_of
 
 
 class Batches:
@@ -47,8 +47,8 @@ class Batches:
             torch.cuda.set_device(self._device)
 
     def _read(self, step: int) -> Tensor:
-        positions_BT = self._order.positions(step)
-        positions_BT = checked(positions_BT, len(self._tokens), self._training)[self._own_rows]
+        all_BT = positions_of(self._order, step, len(self._tokens), self._training)
+        positions_BT = all_BT[self._own_rows]
         inputs_and_targets = np.stack([self._tokens[positions_BT], self._tokens[positions_BT + 1]])
         batch = torch.from_numpy(inputs_and_targets.astype(np.int64))
         return batch.pin_memory() if self._device.type == "cuda" else batch

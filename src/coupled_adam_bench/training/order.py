@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from coupled_adam_bench.data.bins import count_starts, philox, sample_offsets
-from coupled_adam_bench.study.plan.plug_ins import Contract
+from coupled_adam_bench.study.plan.plug_ins import Contract, failing
 from coupled_adam_bench.study.settings import Own, Training
 
 _SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
@@ -43,13 +43,31 @@ def checked(
     """Return positions of a step; ``ValueError`` if they are not the places of tokens that have a
     next one."""
     shape = (training.batch_sequences, training.seq_len)
-    is_whole = positions_BT.dtype == np.int64 and positions_BT.shape == shape
-    if not is_whole or positions_BT.min() < 0 or positions_BT.max() > n_tokens - 2:
-        raise ValueError(
-            f"training.data_order: positions() must return int64 from 0 to {n_tokens - 2} of the"
-            f" shape {shape}, not {positions_BT!r}"
-        )
-    return positions_BT
+    given = type(positions_BT).__name__
+    if isinstance(positions_BT, np.ndarray):
+        given = f"{positions_BT.dtype} of the shape {positions_BT.shape}"
+        if positions_BT.dtype == np.int64 and positions_BT.shape == shape:
+            low, high = positions_BT.min(), positions_BT.max()
+            if low >= 0 and high <= n_tokens - 2:
+                return positions_BT
+            given = f"{low} to {high}"
+    raise ValueError(
+        f"training.data_order: positions() must return int64 from 0 to {n_tokens - 2} of the shape"
+        f" {shape} in a NumPy array, not {given}"
+    )
+
+
+def positions_of(
+    order: "WindowOrder | DataOrderPlugIn", step: int, n_tokens: int, training: Training
+) -> npt.NDArray[np.int64]:
+    """Return the positions of a step, shape BT; ``ValueError`` if a study's own order fails, or
+    gives what no text has."""
+    own = training.data_order
+    if not isinstance(own, Own):
+        return checked(order.positions(step), n_tokens, training)
+    with failing(f"training.data_order.path: {own.path} fails at step {step}"):
+        positions_BT = order.positions(step)
+    return checked(positions_BT, n_tokens, training)
 
 
 def try_data_order(training: Training) -> None:
@@ -59,14 +77,8 @@ def try_data_order(training: Training) -> None:
         return
     n_tokens = 1 + 3 * training.batch_sequences * training.seq_len
     first, other = (order_of(n_tokens, training, 1) for _ in range(2))
-    try:
-        passed = [checked(first.positions(step), n_tokens, training) for step in range(5)]
-        again = other.positions(4)
-    except Exception as error:  # the class is the user's
-        raise ValueError(
-            f"training.data_order.path: {training.data_order.path} fails"
-            f" ({type(error).__name__}: {error})"
-        ) from error
+    passed = [positions_of(first, step, n_tokens, training) for step in range(5)]
+    again = positions_of(other, 4, n_tokens, training)
     if not np.array_equal(passed[-1], again):
         raise ValueError(
             f"training.data_order.path: {training.data_order.path} reads something else at a step"

@@ -3,13 +3,13 @@ run."""
 
 import math
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.study.plan.plug_ins import Contract
+from coupled_adam_bench.study.plan.plug_ins import Contract, failing
 from coupled_adam_bench.study.settings import Execution, Study
 from coupled_adam_bench.study.settings.plug_ins import PlugIn
 from coupled_adam_bench.training.measurement import AtGeometrySteps, Measurement
@@ -39,8 +39,13 @@ class Guarded(Measurement):
     def __init__(self, trainer: Trainer, index: int, entry: PlugIn) -> None:
         super().__init__(trainer)
         self._place, self._entry = f"execution.measurements.{index}", entry
-        with self._guard():
+        with self._unchanged():
             self._own = MeasurementPlugIn.made(self._place, entry, trainer)
+        if not hasattr(self._own, "trainer"):
+            raise ValueError(
+                f"{self._place}.path: {entry.path} has no `trainer`; let its `__init__` begin with"
+                " `super().__init__(trainer)`"
+            )
 
     @staticmethod
     def is_wanted(execution: Execution) -> bool:  # noqa: ARG004 - as of the others
@@ -49,7 +54,8 @@ class Guarded(Measurement):
 
     def is_due(self, step: int, last: bool) -> bool:
         """Tell whether the plug-in measures after ``step``."""
-        return self._own.is_due(step, last)
+        with failing(f"{self._place}.path: is_due() of {self._entry.path} fails"):
+            return self._own.is_due(step, last)
 
     def before(self) -> None:
         """Let the plug-in look at the weights before the step."""
@@ -65,7 +71,14 @@ class Guarded(Measurement):
         """Return what the plug-in found as ``NAME.its own name``; what is not finite is left
         out."""
         with self._guard():
-            found = {name: float(value) for name, value in self._own.after(step).items()}
+            given = self._own.after(step)
+        if not isinstance(given, Mapping):
+            raise ValueError(
+                f"{self._place}.path: after() of {self._entry.path} must return numbers by name,"
+                f' such as {{"norm": 1.5}} or {{}}, not {given!r}'
+            )
+        with self._guard():
+            found = {name: float(value) for name, value in given.items()}
         return {
             f"{self._entry.name}.{name}": value
             for name, value in found.items()
@@ -74,18 +87,16 @@ class Guarded(Measurement):
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
+        """Let the plug-in do something, which may fail and must change nothing."""
+        with self._unchanged(), failing(f"{self._place}.path: {self._entry.path} fails"):
+            yield
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
         device = self.trainer.device
         before = self._versions()
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            try:
-                yield
-            except ValueError:
-                raise
-            except Exception as error:  # the class is the user's
-                raise ValueError(
-                    f"{self._place}.path: {self._entry.path} fails"
-                    f" ({type(error).__name__}: {error})"
-                ) from error
+            yield
         if self._versions() != before:
             raise ValueError(
                 f"{self._place}.path: {self._entry.path} changes weights, gradients or the state"

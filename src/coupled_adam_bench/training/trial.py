@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from coupled_adam_bench.optim.build import build_embedding_optimizer, own_core
+from coupled_adam_bench.study.plan.dotted import failure
 from coupled_adam_bench.study.settings import CustomSettings, Own, Study, Training
 from coupled_adam_bench.training.checks import check_optimizers, custom_optimizers
 from coupled_adam_bench.training.optimizer_state import export_state, import_state
 
 _SHAPES = {"embedding": (24, 8), "head": (16, 8)}
 _STEPS = 20  # steps before and after the stop; some optimizers change nothing in their first ten
+_CORE = "training.core_optimizer"
 _SLOWER = 0.5
 """Share of the learning rate at which the steps after the stop are done once more."""
 
@@ -26,14 +28,25 @@ def try_optimizers(study: Study) -> None:
     tried = list(custom_optimizers(study))
     core = study.training.core_optimizer
     if isinstance(core, Own):
-        tried.append(("training.core_optimizer", own_core(core, study.training)))
+        tried.append((_CORE, own_core(core, study.training)))
     for field, optimizer in tried:
         try:
             try_optimizer(optimizer, study.training, study.models[0].learning_rate)
         except ValueError as error:
-            problems.append(f"{field}.{error}")
+            problems.append(_named(field, str(error)))
     if problems:
         raise ValueError("\n".join(problems))
+
+
+def _named(field: str, said: str) -> str:
+    """Return an error with the field that a study has for it: an own core optimizer has the weight
+    decay of ``training`` and no factor of the learning rate."""
+    if field == _CORE and said.startswith("weight_decay:"):
+        return f"training.{said}, or let the class take it"
+    if field == _CORE and said.startswith("lr_factor:"):
+        makes = said.removeprefix("lr_factor: 1 ")
+        return f"{_CORE}.path: the class {makes} at the learning rate of the models"
+    return f"{field}.{said}"
 
 
 def try_optimizer(optimizer: CustomSettings, training: Training, peak_lr: float) -> None:
@@ -99,8 +112,7 @@ def _continued(
         import_state(built, names, "embedding", copies, json.loads(json.dumps(rest)))
     except Exception as error:  # the class's own load_state_dict may raise anything
         raise ValueError(
-            f"path: the state of {optimizer.path} cannot be saved and loaded"
-            f" ({type(error).__name__}: {error})"
+            f"path: the state of {optimizer.path} cannot be saved and loaded {failure(error)}"
         ) from error
     return copied, built
 
@@ -125,7 +137,7 @@ def _step(
             built.step()
         except Exception as error:  # the class's own step may raise anything
             raise ValueError(
-                f"path: {optimizer.path}: step() fails ({type(error).__name__}: {error});"
+                f"path: {optimizer.path}: step() fails {failure(error)};"
                 " optimizers that need a closure, second derivatives or other than dense gradients"
                 " are not supported"
             ) from error

@@ -39,6 +39,10 @@ class Raises(Counting):
     def tokens(self, split):
         yield {}["lost"]
 
+class RaisesValue(Counting):
+    def tokens(self, split):
+        yield np.concatenate([])
+
 class Short(Counting):
     def tokens(self, split):
         yield np.arange(40 if split == "train" else 3)
@@ -97,6 +101,10 @@ def test_the_id_follows_arguments_and_files(study_of: Any, tmp_path: Path) -> No
         ("Real", r"data\.source\.path: .*Real must give whole numbers from 0 to 398, the tokens"),
         ("Large", r"Large must give whole numbers from 0 to 398, .* for train it gave array"),
         ("Raises", r"data\.source\.path: .*Raises fails for train \(KeyError: 'lost'\)"),
+        (
+            "RaisesValue",
+            r"source\.path: .*RaisesValue fails for train \(ValueError: .*\) at line 28",
+        ),
         ("Short", r"val has 3 tokens .*; let the class of data\.source give more tokens of val"),
     ],
 )

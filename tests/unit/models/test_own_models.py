@@ -69,6 +69,34 @@ class Buffered(Means):
         super().__init__(**sizes)
         self.register_buffer("table", torch.ones(2))
 
+class Kept(Means):
+    "A tensor that is no parameter, which a checkpoint does not have."
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
+        self.half = torch.ones(()) * 0.5
+    def inputs(self, tokens_BT, places_BT=None):
+        return (self.half * self.embedding(tokens_BT),)
+
+class ReadsValues(Means):
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
+        self.half = torch.ones(1).tolist()
+
+class Dropped(Means):
+    def inputs(self, tokens_BT, places_BT=None):
+        return (F.dropout(self.embedding(tokens_BT), 0.5),)
+
+class NoTuple(Means):
+    def inputs(self, tokens_BT, places_BT=None):
+        return self.embedding(tokens_BT)
+
+class NotFinite(Means):
+    def inputs(self, tokens_BT, places_BT=None):
+        return (self.embedding(tokens_BT) / 0,)
+
+class NoNorm(Means):
+    block_type = nn.Identity
+
 class NoLayer(ArchitecturePlugIn):
     contract = 1
     def inputs(self, tokens_BT, places_BT=None):
@@ -84,6 +112,18 @@ class Twice(InitializationPlugIn):
 class Undefined(Twice):
     def fill(self, name, matrix, model, generator):
         matrix.fill_(float("nan"))
+
+class Nothing(Twice):
+    def fill(self, name, matrix, model, generator):
+        return torch.ones_like(matrix)
+
+class Half(Twice):
+    def fill(self, name, matrix, model, generator):
+        matrix[::2] = 1
+
+class OwnDraws(Twice):
+    def fill(self, name, matrix, model, generator):
+        matrix.normal_()
 
 class Failing(Twice):
     def fill(self, name, matrix, model, generator):
@@ -144,8 +184,14 @@ def test_a_right_class_passes_the_trial(study_of: Any, kind: str, parameters: in
     ("kind", "said"),
     [
         ("Ahead", r"\.path: .*Ahead reads tokens that come later"),
-        ("Narrow", r"hidden states of .*Narrow must be finite and of the shape \(2, 8, 8\), not"),
-        ("Raises", r"hidden\(\) of .*Raises fails \(KeyError: 'lost'\)"),
+        ("Narrow", r"states of .*Narrow must be of the shape \(2, 8, 8\), not \(2, 8, 1\)$"),
+        ("NotFinite", r"the hidden states of .*NotFinite are not finite, with weights of the"),
+        ("Raises", r"hidden\(\) of .*Raises fails \(KeyError: 'lost'\) at line 45 of models_"),
+        ("NoTuple", r"inputs\(\) of .*NoTuple must return a tuple .*, not Tensor; let it end in"),
+        ("Dropped", r"Dropped gives other hidden states the second time .* as dropout does"),
+        ("Kept", r"\.path: .*Kept keeps a tensor that is no parameter.* at line 58 of models_"),
+        ("ReadsValues", r"ReadsValues can be made on the CPU, but not on torch's device `meta`"),
+        ("NoNorm", r"architecture\.path: .*NoNorm cannot be made \(AttributeError: .*'norm'\)"),
         ("Buffered", r"Buffered has the buffer table, which checkpoints"),
         ("NoLayer", r"NoLayer lacks `block_type`, `learned_positions`; the class must have"),
         ("Twice", r"Twice is no subclass of ArchitecturePlugIn; derive it from coupled_adam"),
@@ -239,6 +285,9 @@ def test_an_initialization_fills_the_matrices(study_of: Any, module: str) -> Non
     ("kind", "said"),
     [
         ("Undefined", r"training\.init\.path: fill\(\) of .*Undefined gives values that are not"),
+        ("Nothing", r"Nothing gives .* only a part of embedding\.weight; let it change all"),
+        ("Half", r"Half gives values that are not finite, or fills only a part of embedding"),
+        ("OwnDraws", r"OwnDraws gives embedding\.weight other values a second time; let it draw"),
         ("Failing", r"training\.init\.path: fill\(\) of .*Failing fails \(KeyError"),
         ("Means", r"training\.init\.path: .*Means is no subclass of InitializationPlugIn"),
     ],

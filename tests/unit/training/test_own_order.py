@@ -10,11 +10,12 @@ import pytest
 
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.settings import Study, Training, parse_study
-from coupled_adam_bench.training.order import checked, order_of, try_data_order
+from coupled_adam_bench.training.order import checked, order_of, positions_of, try_data_order
 from coupled_adam_bench.training.trial import try_optimizers
 
 CODE = """
 import numpy as np
+import torch
 from coupled_adam_bench.training.order import DataOrderPlugIn
 
 class Backwards(DataOrderPlugIn):
@@ -46,9 +47,17 @@ class Flat(Backwards):
     def positions(self, step):
         return np.zeros(3, np.int64)
 
+class Tensor(Backwards):
+    def positions(self, step):
+        return torch.zeros(self.shape, dtype=torch.int64)
+
 class Raises(Backwards):
     def positions(self, step):
         return {}["lost"]
+
+class RaisesLate(Backwards):
+    def positions(self, step):
+        return super().positions(step) if step < 5 else {}["late"]
 """
 TRAINING = {"seq_len": 8, "batch_sequences": 2}
 
@@ -73,11 +82,12 @@ def test_an_order_of_one_s_own_is_read(module: str) -> None:
     ("kind", "said"),
     [
         ("Counts", "Counts reads something else at a step if it did not do the steps before"),
-        ("Behind", r"must return int64 from 0 to 47 of the shape \(2, 8\), not array"),
-        ("Below", "must return int64 from 0 to 47"),
-        ("Real", "must return int64 from 0 to 47"),
-        ("Flat", "must return int64 from 0 to 47"),
-        ("Raises", r"Raises fails \(KeyError: 'lost'\)"),
+        ("Behind", r"must return int64 from 0 to 47 of the shape \(2, 8\) .*, not 48 to 48$"),
+        ("Below", r"must return int64 from 0 to 47 .*, not -1 to -1$"),
+        ("Real", r"must return int64 from 0 to 47 .*, not float64 of the shape \(2, 8\)$"),
+        ("Flat", r"must return int64 from 0 to 47 .*, not int64 of the shape \(3,\)$"),
+        ("Tensor", r"must return int64 from 0 to 47 .* in a NumPy array, not Tensor$"),
+        ("Raises", r"Raises fails at step 0 \(KeyError: 'lost'\) at line 41 of orders_.*\.py$"),
         ("Lost", r"training\.data_order\.path: .* has no 'Lost'"),
     ],
 )
@@ -85,6 +95,17 @@ def test_an_order_that_breaks_the_contract_is_refused(module: str, kind: str, sa
     entry = {"path": f"{module}.{kind}"}
     with pytest.raises(ValueError, match=said):
         try_data_order(Training.model_validate(TRAINING | {"data_order": entry}))
+
+
+def test_an_order_that_fails_later_is_named_with_its_step(module: str) -> None:
+    entry = {"path": f"{module}.RaisesLate"}
+    training = Training.model_validate(TRAINING | {"data_order": entry})
+    try_data_order(training)
+    order = order_of(100, training, 1)
+    with pytest.raises(
+        ValueError, match=r"order\.path: .*RaisesLate fails at step 5 \(KeyError: 'late'\)"
+    ):
+        positions_of(order, 5, 100, training)
 
 
 def test_the_orders_of_the_program_pass_the_same_check() -> None:
@@ -108,7 +129,7 @@ def of_core(tiny_study: Callable[..., dict[str, Any]], path: str, **arguments: A
         (
             "torch.optim.LBFGS",
             {},
-            r"training\.core_optimizer\.weight_decay: 0\.1, but .* takes none",
+            r"^training\.weight_decay: 0\.1, but .* takes none; set it to 0, or let the class",
         ),
         ("torch.nn.Linear", {}, r"core_optimizer\.path: torch\.nn\.Linear is no subclass of torch"),
         ("torch.optim.Lost", {}, r"core_optimizer\.path: 'torch\.optim' has no 'Lost'"),
@@ -121,6 +142,15 @@ def test_a_core_optimizer_is_tried(
     if not said:
         try_optimizers(of_core(tiny_study, path))
         return
+    with pytest.raises(ValueError, match=said):
+        try_optimizers(study)
+
+
+def test_a_core_optimizer_that_ruins_weights_names_no_setting_that_it_lacks(
+    tiny_study: Callable[..., dict[str, Any]],
+) -> None:
+    study = of_core(tiny_study, "torch.optim.SGD", momentum=1e30)
+    said = r"^training\.core_optimizer\.path: the class makes weights that are not finite in 20"
     with pytest.raises(ValueError, match=said):
         try_optimizers(study)
 

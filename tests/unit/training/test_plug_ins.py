@@ -50,6 +50,22 @@ class Fails(Looks):
     def after(self, step):
         return {"a": 1 / 0}
 
+class NotNumbers(Looks):
+    def after(self, step):
+        return 1.5
+
+class AsValueError(Looks):
+    def after(self, step):
+        return {"a": float("many")}
+
+class Forgetful(Looks):
+    def __init__(self, trainer):
+        self.factor = 1
+
+class NeverDue(Looks):
+    def is_due(self, step, last):
+        return {}["due"]
+
 class Incomplete(MeasurementPlugIn):
     contract = 1
 """
@@ -128,7 +144,17 @@ def test_a_measurement_says_when_it_is_due(measured: Any) -> None:
     ("kind", "said"),
     [
         ("Touches", r"execution\.measurements\.0\.path: .*Touches changes weights, gradients or"),
+        ("Forgetful", r"Forgetful has no `trainer`; let its `__init__` begin with `super\(\)"),
+        ("NeverDue", r"measurements\.0\.path: is_due\(\) of .*NeverDue fails \(KeyError: 'due'\)"),
         ("Fails", r"execution\.measurements\.0\.path: .*Fails fails \(ZeroDivisionError"),
+        (
+            "NotNumbers",
+            r"\.path: after\(\) of .*NotNumbers must return numbers by name, .*not 1\.5",
+        ),
+        (
+            "AsValueError",
+            r"measurements\.0\.path: .*AsValueError fails \(ValueError: .* at line 42",
+        ),
     ],
 )
 def test_one_that_changes_the_run_or_fails_stops_it(measured: Any, kind: str, said: str) -> None:

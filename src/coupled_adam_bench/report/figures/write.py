@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from coupled_adam_bench.records.stored import named
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS, FIGURES, figures_of
-from coupled_adam_bench.report.plug_ins import own_figures
+from coupled_adam_bench.report.plug_ins import draw_own, own_figures
 from coupled_adam_bench.statistics.declared import Material
 
 if TYPE_CHECKING:  # a report without figures needs no matplotlib
@@ -18,8 +18,10 @@ def drawn(material: Material) -> "dict[str, Figure]":
     own = own_figures(material.plan)
     found = {}
     for name in figures_of(material.plan):
-        draw = own[name].draw if name in own else named(FIGURES[name].draw)
-        found[name] = draw(material)
+        if name in own:
+            found[name] = draw_own(name, own[name], material)
+        else:
+            found[name] = named(FIGURES[name].draw)(material)
     return found
 
 

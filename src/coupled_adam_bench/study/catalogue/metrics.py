@@ -73,6 +73,8 @@ class Metric:
 # bound by rounding.
 _ROUNDING = 1e-9
 _ONE = 1.0 + _ROUNDING
+_LOSS = r"\mathcal{L}", "<i>L</i>", "cross-entropy on held-out tokens"
+"""Symbol and description of the loss, which its bands have with an index."""
 
 
 def _test(name: str, latex: str, html: str, description: str, **others: Any) -> Metric:
@@ -110,9 +112,7 @@ def _of_band(band: Band, latex: str, html: str, description: str) -> tuple[str, 
 
 
 def _band_loss(band: Band) -> Metric:
-    return _loss(
-        band.metric, *_of_band(band, r"\mathcal{L}", "<i>L</i>", "cross-entropy on held-out tokens")
-    )
+    return _loss(band.metric, *_of_band(band, *_LOSS))
 
 
 def of_text(name: str) -> str:
@@ -275,7 +275,7 @@ _EMBEDDINGS = (
     ),
 )
 _ALL_METRICS: tuple[Metric, ...] = (
-    _loss("loss", r"$\mathcal{L}$", "<i>L</i>", "cross-entropy on held-out tokens"),
+    _loss("loss", f"${_LOSS[0]}$", *_LOSS[1:]),
     _test(
         "bits_per_byte",
         r"$\mathrm{bpb}$",

@@ -11,6 +11,7 @@ import importlib.util
 import sys
 import sysconfig
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -185,6 +186,24 @@ def _shared_state() -> dict[str, str]:
     return state
 
 
+def failure(error: BaseException) -> str:
+    """Return what own code raised, in parentheses, and the line of its file at which it did."""
+    said = f"({type(error).__name__}: {error})"
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _is_own(Path(frame.filename))
+    ]
+    if not own:
+        return said
+    return f"{said} at line {own[-1].lineno} of {Path(own[-1].filename).name}"
+
+
+def _is_own(file: Path) -> bool:
+    """Tell whether a file is neither of Python, nor installed, nor of this program."""
+    return file.is_file() and not (_INSTALLED & set(file.parts) or _others() & set(file.parents))
+
+
 def import_object(path: str) -> Any:
     """Import and return what ``module.name`` names; ``ValueError`` that begins with ``path:`` if
     there is nothing, or if the import changes what other code of this process rests on."""
@@ -195,7 +214,7 @@ def import_object(path: str) -> Any:
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a module may raise anything, and may be a script
         raise ValueError(
-            f"path: cannot import {module_name!r} ({type(error).__name__}: {error}); "
+            f"path: cannot import {module_name!r} {failure(error)}; "
             "correct the path, or install the package where the study runs"
         ) from error
     after = _shared_state()

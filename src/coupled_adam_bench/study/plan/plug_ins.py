@@ -3,10 +3,11 @@
 
 import inspect
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.plan.dotted import Code, changed_code, code_of, import_object
+from coupled_adam_bench.study.plan.dotted import Code, changed_code, code_of, failure, import_object
 from coupled_adam_bench.study.plan.inputs import own_code
 from coupled_adam_bench.study.settings import CustomSettings, Own
 
@@ -73,8 +74,9 @@ class Contract:
         try:
             return kind(*given, **named, **entry.arguments)
         except Exception as error:  # a constructor may raise anything
+            refuses = f"arguments: {entry.path} refuses them" if entry.arguments else None
             raise ValueError(
-                f"{place}.arguments: {entry.path} refuses them ({type(error).__name__}: {error})"
+                f"{place}.{refuses or f'path: {entry.path} cannot be made'} {failure(error)}"
             ) from error
 
 
@@ -89,11 +91,14 @@ class PlanContract(Contract):
     def made_for(cls, plan: Plan, place: str, entry: Own) -> Self:
         """Return an object of a plug-in's class that has looked at the plan."""
         plug_in = cls.made(place, entry)
-        try:
-            plug_in.check(plan)
-        except ValueError as error:
-            raise ValueError(f"{place}: {entry.path}: {error}") from None
-        return plug_in
+        with failing(f"{place}.path: check() of {entry.path} fails"):
+            try:
+                plug_in.check(plan)
+            except ValueError as error:
+                refused = str(error)
+            else:
+                return plug_in
+        raise ValueError(f"{place}: {entry.path}: {refused}")
 
 
 def _missing(kind: type[Contract], base: type[Contract]) -> Iterator[str]:
@@ -104,6 +109,16 @@ def _missing(kind: type[Contract], base: type[Contract]) -> Iterator[str]:
                 yield f"`{name}`"
     for method in sorted(getattr(kind, "__abstractmethods__", ())):
         yield f"the method `{method}`"
+
+
+@contextmanager
+def failing(said: str) -> Iterator[None]:
+    """Let an error of own code be a ``ValueError`` that begins with what is ``said``, and names the
+    line of its file."""
+    try:
+        yield
+    except Exception as error:  # the code is the user's
+        raise ValueError(f"{said} {failure(error)}") from error
 
 
 def entries(plan: Plan) -> Iterator[tuple[str, Own]]:

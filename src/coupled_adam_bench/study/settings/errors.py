@@ -99,9 +99,10 @@ def describe_errors(error: ValidationError, root: type[BaseModel], values: Any) 
         name, message = ".".join(map(str, location)), _message(problem, root)
         if problem["type"] == "value_error" and not _is_scalar(problem["input"]):
             # The validator of a whole section raised it, and each line begins with the name of a
-            # field.
+            # field; or that of a list, whose lines are about the list.
             for line in message.splitlines():
-                field, _, text = f"{name}.{line}".removeprefix(".").partition(": ")
+                said = f"{name}.{line}" if ": " in line else f"{name}: {line}"
+                field, _, text = said.removeprefix(".").partition(": ")
                 messages[field, text], given[field, text] = [text], ""
             continue
         key = (name or "(whole study)", "")
@@ -150,6 +151,10 @@ def _message(problem: ErrorDetails, root: type[BaseModel]) -> str:
         return f"missing; one of {', '.join(map(repr, tags))}"
     if kind == "string_pattern_mismatch":
         return _IN_WORDS[context["pattern"]]
+    if kind == "model_type" and context["class_name"] == "Own":
+        given = problem["input"]
+        path = given if isinstance(given, str) and "." in given else "my_module.MyClass"
+        return f"a class of your own, written as {{path: {path}}}"
     message = (
         problem["msg"]
         .removeprefix("Value error, ")

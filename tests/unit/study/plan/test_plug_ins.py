@@ -3,13 +3,14 @@ cell."""
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from coupled_adam_bench.report.contents import sections, statistics_of
 from coupled_adam_bench.report.figures import FIGURES, figure_names, figures_of
-from coupled_adam_bench.report.plug_ins import own_figures
+from coupled_adam_bench.report.plug_ins import draw_own, own_figures
 from coupled_adam_bench.statistics.plug_ins import own_statistics
 from coupled_adam_bench.study.catalogue.contents import STATISTICS
 from coupled_adam_bench.study.plan import Plan, make_plan
@@ -38,6 +39,29 @@ class Old(Fine):
 
 class Picky(Fine):
     def __init__(self, least): raise RuntimeError("no")
+
+class Misspelled(Fine):
+    key = ("aa",)
+
+class Short(Fine):
+    def rows(self, material): yield {}
+
+class Long(Fine):
+    def rows(self, material): yield {"a": 1, "b": 2}
+
+class Words(Fine):
+    def rows(self, material): yield {"a": "many"}
+
+class Breaks(Fine):
+    def check(self, plan): {}["plan"]
+    def rows(self, material): yield {}["row"]
+    def blocks(self, material, statistic): yield [][3]
+
+class Says(Fine):
+    def blocks(self, material, statistic): yield "text"
+
+class Stops(Breaks):
+    def check(self, plan): pass
 
 class Drawn(FigurePlugIn):
     contract, caption = 1, "A figure."
@@ -85,6 +109,8 @@ def test_a_study_has_what_it_brings(tiny_study: Settings, code: Path) -> None:
             r"Plain is no subclass of StatisticPlugIn; derive it from coupled_adam",
         ),
         ({"path": "Bare"}, r"Bare lacks `key`, the method `blocks`; the class must have"),
+        ({"path": "Misspelled"}, r"\.path: `key` of .*Misspelled names 'aa', which is not among"),
+        ({"path": "Breaks"}, r"files\.0\.path: check\(\) of .*Breaks fails \(KeyError: 'plan'\)"),
         ({"path": "Old"}, r"Old is written for contract 0, and this program has 1; read docs"),
         (
             {"path": "Picky", "arguments": {"least": 1}},
@@ -101,6 +127,49 @@ def test_a_class_that_breaks_the_contract_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         own_statistics(plan_of(tiny_study, code, **entry))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("Short", r"rows\(\) of .*Short yields a row that lacks 'a'; `columns` are a$"),
+        ("Long", r"rows\(\) of .*Long yields a row that has 'b', too; `columns` are a$"),
+        ("Words", r"Words yields a row whose 'a' is no int \(ValueError: invalid literal"),
+        ("Stops", r"files\.0\.path: rows\(\) of .*Stops fails \(KeyError: 'row'\) at line 35 of"),
+    ],
+)
+def test_rows_that_break_the_contract_are_refused(
+    tiny_study: Settings, code: Path, kind: str, said: str
+) -> None:
+    (statistic,) = own_statistics(plan_of(tiny_study, code, path=kind))
+    with pytest.raises(ValueError, match=said):
+        list(statistic.rows(None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("Stops", r"files\.0\.path: blocks\(\) of .*Stops fails \(IndexErr"),
+        ("Says", r"blocks\(\) of .*Says yields str, which is no block of .* text as `Text"),
+    ],
+)
+def test_blocks_that_break_the_contract_are_refused(
+    tiny_study: Settings, code: Path, kind: str, said: str
+) -> None:
+    (statistic,) = own_statistics(plan_of(tiny_study, code, path=kind))
+    assert statistic.section is not None
+    with pytest.raises(ValueError, match=said):
+        list(statistic.section.blocks(None))  # type: ignore[arg-type]
+
+
+def test_a_figure_that_is_none_is_refused(tiny_study: Settings, code: Path) -> None:
+    plan = plan_of(tiny_study, code, "figures", path="Drawn")
+    material = SimpleNamespace(plan=plan)
+    said = (
+        r"statistics\.figures\.0\.path: draw\(\) of .*Drawn must return a Figure .*, not NoneType"
+    )
+    with pytest.raises(ValueError, match=said):
+        draw_own("mine", own_figures(plan)["mine"], material)  # type: ignore[arg-type]
 
 
 def test_a_figure_that_breaks_the_contract_is_refused(tiny_study: Settings, code: Path) -> None:
@@ -123,7 +192,7 @@ def test_a_name_that_is_taken_is_refused(
     [
         (
             [{"name": "a", "path": "m.A"}, {"name": "a", "path": "m.B"}],
-            "the name of several plug-ins",
+            r"(files|figures|measurements): 'a' is the name of several plug-ins",
         ),
         ([{"name": "a/b", "path": "m.A"}], "small letters"),
         ([{"name": "a", "path": "A"}], "a module and what it defines, joined by dots"),
@@ -136,6 +205,15 @@ def test_a_wrong_entry_is_refused(tiny_study: Settings, entries: list[Any], said
             parse_study(tiny_study(**given))
     with pytest.raises(ValueError, match=said):
         parse_study(tiny_study(execution={"measurements": entries}))
+
+
+def test_a_path_without_its_key_is_told_the_form(tiny_study: Settings) -> None:
+    training = tiny_study()["training"] | {"init": "my_parts.Orthogonal"}
+    said = (
+        r"init: must be 'normal', or a class of your own, written as \{path: my_parts\.Orthogonal\}"
+    )
+    with pytest.raises(ValueError, match=said):
+        parse_study(tiny_study(training=training))
 
 
 def test_changed_code_is_another_report(tiny_study: Settings, code: Path) -> None:
