@@ -30,7 +30,7 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}
 def _section(size: str) -> dict[str, Any]:
     return {
         "uuid": f"{_NAME}-{size}",
-        "name": f"{size} parameters: loss, a mean over seeds",
+        "name": f"{size}: means over seeds",
         "display": True,
         "isReordered": True,
         "deleted": False,
