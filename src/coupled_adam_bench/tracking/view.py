@@ -17,8 +17,9 @@ from coupled_adam_bench.tracking.described import WITHOUT_SEED, losses_by_size
 from coupled_adam_bench.tracking.place import is_database, is_own, masked
 
 _NAME = "curves"
-_LISTED = ("loss", "isotropy", "r_bar")
-"""The metrics that the list of runs has as columns."""
+_LISTED = {"loss": 90, "isotropy": 165, "r_bar": 180}
+"""The metrics that the list of runs has as columns, with the pixels that their names take: the 100
+of MLflow cut two of them."""
 _PORT = 5000
 """The port that ``mlflow ui`` takes by default."""
 VIEW = f"mlflow.sharedViewState.{_NAME}"
@@ -65,6 +66,7 @@ def _curve(size: str, metric: str) -> dict[str, Any]:
 def curves(plan: Plan) -> str:
     """Return the value of that tag: the losses of each size of model, each a mean over seeds."""
     losses = losses_by_size(plan)
+    columns = {f"metrics.`{METRICS[name].task}/{name}`": width for name, width in _LISTED.items()}
     view = {
         "compareRunCharts": [
             _curve(size, name) for size, names in losses.items() for name in names
@@ -76,7 +78,9 @@ def curves(plan: Plan) -> str:
         "runsHiddenMode": "SHOW_ALL",
         "isAccordionReordered": True,
         "groupBy": f"tag.average.{WITHOUT_SEED}",
-        "selectedColumns": [f"metrics.`{METRICS[name].task}/{name}`" for name in _LISTED],
+        "selectedColumns": list(columns),
+        "columnOrder": list(columns),
+        "columnWidths": columns,
     }
     return json.dumps(view)
 

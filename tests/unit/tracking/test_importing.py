@@ -554,11 +554,17 @@ def test_the_view_has_two_charts_a_size_across_the_page_and_the_metrics_that_cou
     assert view["runsHiddenMode"] == "SHOW_ALL"
     assert view["runListHidden"] is True
     assert {chart["scaleType"] for chart in view["compareRunCharts"]} == {"log"}
+    assert view["selectedColumns"] == view["columnOrder"] == list(view["columnWidths"])
     assert view["selectedColumns"] == [
         "metrics.`test/loss`",
         "metrics.`embeddings/isotropy`",
         "metrics.`word_similarity/r_bar`",
     ]
+    # MLflow's pages take 7 pixels for a letter of a name, and 20 around it.
+    assert all(
+        width >= 7 * len(column.split("`")[1]) + 20
+        for column, width in view["columnWidths"].items()
+    )
 
 
 def test_the_address_has_a_port_that_is_free(tmp_path, monkeypatch):
