@@ -174,7 +174,12 @@ def size_of(cell: Cell) -> str:
 def losses_by_size(plan: Plan) -> dict[str, list[str]]:
     """Return by the sizes of a study's models, the smallest first, the names of their losses."""
     cells = sorted(plan.cells.values(), key=lambda cell: cell.n_params)
-    return {size: [f"{size}/{name}" for name in _OF_SIZE.values()] for size in map(size_of, cells)}
+    return {size: _losses_of(size) for size in map(size_of, cells)}
+
+
+def _losses_of(size: str) -> list[str]:
+    """Return the names of the losses of models of a size."""
+    return [f"{size}/{name}" for name in _OF_SIZE.values()]
 
 
 def tags_of(cell: Cell, plan: Plan) -> dict[str, str]:

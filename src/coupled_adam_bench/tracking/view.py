@@ -67,11 +67,13 @@ def curves(plan: Plan) -> str:
     """Return the value of that tag: the losses of each size of model, each a mean over seeds."""
     losses = losses_by_size(plan)
     columns = {f"metrics.`{METRICS[name].task}/{name}`": width for name, width in _LISTED.items()}
+    sections = [_section(size) for size in losses]
+    charts: list[dict[str, Any]] = []
+    for size, names in losses.items():
+        charts += [_curve(size, name) for name in names]
     view = {
-        "compareRunCharts": [
-            _curve(size, name) for size, names in losses.items() for name in names
-        ],
-        "compareRunSections": [_section(size) for size in losses],
+        "compareRunCharts": charts,
+        "compareRunSections": sections,
         # The charts have the whole width, and an arrow at their left brings the list.
         "runListHidden": True,
         # Otherwise the charts have ten of the optimizers.
