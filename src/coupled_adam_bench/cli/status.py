@@ -34,8 +34,8 @@ _OF_SLURM = re.compile(r"(?:slurmstepd|srun)(?:-\S+)?: error: (?!.*Exited with)[
 """What SLURM writes into the log of a job that it ends, such as for its time limit, and not that a
 job has failed by itself. Where a machine has several nodes, the name of its node is added:
 ``slurmstepd-n1: error:``."""
-_BY_RANK = ("JOB ", "STEP ", "")
-"""How SLURM's lines begin: those of a job say why it ended, and the others how its parts did."""
+_BY_RANK = tuple(map(re.compile, ("(?i).*(exceeded .*memory|oom)", "JOB ", "STEP ", "")))
+"""SLURM's lines, what tells most first: a lack of memory, why a job ended, how its parts did."""
 
 Kind = Literal["cell", "candidate", "trunk"]
 """What a part belongs to: a cell of the study, a candidate of a tuning, or what cells share."""
@@ -283,8 +283,11 @@ def describe_group_failure(
 def _reason_of_slurm(logs: Iterable[Path]) -> str:
     """Return the line of logs that says best why SLURM ended a job, an empty text if it did not."""
     found = [match[1] for log in logs for match in map(_OF_SLURM.search, _lines_of(log)) if match]
-    ranked = [line for begin in _BY_RANK for line in reversed(found) if line.startswith(begin)]
-    return next(iter(ranked), "")
+    for rank in _BY_RANK:
+        of_rank = list(filter(rank.match, found))
+        if of_rank:
+            return of_rank[-1]
+    return ""
 
 
 def _end_of(log: Path) -> list[str]:

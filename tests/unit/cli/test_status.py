@@ -10,6 +10,7 @@ from coupled_adam_bench.cli.status import (
     Status,
     Workflow,
     describe_failure,
+    describe_group_failure,
     ending,
     last_row,
 )
@@ -237,6 +238,26 @@ def test_a_job_that_slurm_ended_has_three_lines_and_its_own_error(of_rule, is_sh
         *own,
         f"  JOB 2 ON n1 CANCELLED AT 2026-11-27T17:56:23; more in {slurm}",
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "StepId=1.0 exceeded memory limit (433156096 > 104857600), being killed",
+        "Exceeded job memory limit",
+        "Detected 1 oom_kill event in StepId=1.batch. Some of the step tasks have been OOM Killed.",
+    ],
+)
+def test_a_lack_of_memory_tells_more_than_that_its_job_was_cancelled(line, tmp_path):
+    slurm = tmp_path / "1.log"
+    slurm.write_text(
+        f"slurmstepd-n1: error: {line}\n"
+        "slurmstepd-n1: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-27T18:47:40 ***\n"
+        "slurmstepd-n1: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-27T18:47:40 ***\n"
+        "srun: error: n1: task 0: Killed\n"
+    )
+    assert f"  {line}; more in {slurm}" in describe_failure("a", [], [str(slurm)], {}, None)
+    assert f"  {line}; more in {slurm}" in describe_group_failure("a", [], [str(slurm)], {})
 
 
 def test_the_last_lines_name_what_there_is(tmp_path):
