@@ -7,6 +7,7 @@ import locale
 import os
 import sys
 from importlib.util import find_spec
+from types import TracebackType
 
 from coupled_adam_bench.machine import surroundings
 from coupled_adam_bench.machine.process import end_with_parent, rarely_collected
@@ -31,9 +32,19 @@ def _look_around() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
+def _tell(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Print an exception as Python does, and Ctrl-C in one line. Python itself then ends the
+    process by the signal, so that a loop of a shell ends, too."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("stopped by Ctrl-C", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
 def main() -> int:
     """Run one stage and return its exit status; 2 with a sentence if the packages of the pipeline
     are missing."""
+    sys.excepthook = _tell
     _look_around()
     # A user's own `random.py` in the working folder is not Python's: own code is looked for last,
     # here and by Python in the processes that this one starts.

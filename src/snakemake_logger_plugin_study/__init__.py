@@ -20,6 +20,7 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, RLock, Thread
@@ -80,6 +81,11 @@ def _check_studies() -> None:
         check_studies(sys.argv)
     except ValueError as error:
         raise CliException(str(error)) from None
+
+
+def _number(facts: Mapping[str, object]) -> dict[str, object]:
+    """Return the number of a job on a cluster, by the word that users know, if it has one."""
+    return {"SLURM job": facts["external_jobid"]} if "external_jobid" in facts else {}
 
 
 @dataclass
@@ -204,7 +210,7 @@ class LogHandler(LogHandlerBase):
         facts = record.__dict__
         job = self._jobs.get(facts["jobid"], [])
         text = describe_failure(
-            facts["rule_name"], job, facts["log"], facts["aux"], facts["rule_msg"]
+            facts["rule_name"], job, facts["log"], _number(facts["aux"]), facts["rule_msg"]
         )
         self._print(self._plain.decorate(record, text))
 
@@ -215,8 +221,7 @@ class LogHandler(LogHandlerBase):
         facts = record.__dict__
         jobs = facts["job_error_info"]
         self._told |= {job["jobid"] for job in jobs}
-        number = {"SLURM job": facts["external_jobid"]} if "external_jobid" in facts else {}
-        text = describe_group_failure(facts["groupid"], jobs, facts["aux_logs"], number)
+        text = describe_group_failure(facts["groupid"], jobs, facts["aux_logs"], _number(facts))
         self._print(self._plain.decorate(record, text))
 
     def _draw_regularly(self) -> None:

@@ -30,10 +30,12 @@ _SURE = 10
 _ERROR = re.compile(r"error|exception|traceback|killed|cannot|out of memory", re.IGNORECASE)
 """What is in the log of a job that failed by itself, and not in that of one that was ended."""
 
-_OF_SLURM = re.compile(r"(?:slurmstepd|srun)(?:-\S+)?: error: (\*+ )?(?!.*Exited with)(.*?)[* ]*$")
+_OF_SLURM = re.compile(r"(?:slurmstepd|srun)(?:-\S+)?: error: (?!.*Exited with)[* ]*(.*?)[* ]*$")
 """What SLURM writes into the log of a job that it ends, such as for its time limit, and not that a
 job has failed by itself. Where a machine has several nodes, the name of its node is added:
 ``slurmstepd-n1: error:``."""
+_BY_RANK = tuple(map(re.compile, ("(?i).*(exceeded .*memory|oom)", "JOB ", "STEP ", "")))
+"""SLURM's lines, what tells most first: a lack of memory, why a job ended, how its parts did."""
 
 Kind = Literal["cell", "candidate", "trunk"]
 """What a part belongs to: a cell of the study, a candidate of a tuning, or what cells share."""
@@ -227,24 +229,30 @@ def describe_failure(
     of its logs.
 
     Facts are such as the job's number on a cluster. Where the executor has said what happened, the
-    end of a log is shown only if an error is in it. Logs behind one with an error are only named: a
+    end of a log is shown only if an error is in it. Where SLURM has ended the job, its own line
+    stands in place of what the executor said. Logs behind one with an error are only named: a
     cluster's own log, which comes last, tells again that the job has failed.
     """
+    reasons = {log: _reason_of_slurm([log]) for log in map(Path, logs)}
+    is_ended = any(reasons.values())
     job = ", ".join(wildcards)
     lines = [f"Error in rule {rule}" + (f" ({job})" if job else "")]
-    lines += [f"  {line}" for line in (said or "").splitlines()]
+    if not is_ended:
+        lines += [f"  {line}" for line in (said or "").splitlines()]
     lines += [f"  {name}: {value}" for name, value in facts.items()]
     is_explained = False
-    for log in map(Path, logs):
+    for log, reason in reasons.items():
         end = _end_of(log)
         has_error = _ERROR.search("\n".join(end)) is not None
-        # Of a job that its cluster ended, the log ends in the middle of its work.
-        if is_explained:
+        if reason:
+            lines.append(f"  {reason}; more in {log}")
+        elif is_explained:
             lines.append(f"  more in {log}")
-        elif said and not has_error:
-            lines.append(f"  {log} names no error")
-        else:
+        elif has_error or not (said or is_ended):
             lines += [f"  {log} ends with:", *(f"    {line}" for line in end)]
+        elif not is_ended:
+            # Of a job that its cluster ended, the log ends in the middle of its work.
+            lines.append(f"  {log} names no error")
         is_explained = is_explained or has_error
     return "\n".join(lines)
 
@@ -262,18 +270,24 @@ def describe_group_failure(
     rules = ", ".join(sorted({str(job["rule_name"]) for job in jobs}))
     lines = [f"Error in group {group} ({rules})"]
     lines += [f"  {name}: {value}" for name, value in facts.items()]
-    of_slurm = [line for log in logs for line in _lines_of(Path(log))]
-    said = [found for found in map(_OF_SLURM.search, of_slurm) if found]
-    if said:
-        # A line in stars says why a job ended, and the others how its processes did.
-        in_stars = [found for found in said if found[1]]
-        reason = (in_stars or said)[-1][2]
+    reason = _reason_of_slurm(map(Path, logs))
+    if reason:
         return "\n".join([*lines, f"  {reason}; more in {', '.join(logs)}"])
     for job in jobs:
         own = [log for log in job["log"] if _ERROR.search("\n".join(_end_of(Path(log))))]
         if own:
             lines.append(describe_failure(str(job["rule_name"]), [], own, {}, None))
     return "\n".join([*lines, f"  more in {', '.join(logs)}"] if logs else lines)
+
+
+def _reason_of_slurm(logs: Iterable[Path]) -> str:
+    """Return the line of logs that says best why SLURM ended a job, an empty text if it did not."""
+    found = [match[1] for log in logs for match in map(_OF_SLURM.search, _lines_of(log)) if match]
+    for rank in _BY_RANK:
+        of_rank = list(filter(rank.match, found))
+        if of_rank:
+            return of_rank[-1]
+    return ""
 
 
 def _end_of(log: Path) -> list[str]:

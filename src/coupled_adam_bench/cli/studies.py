@@ -207,7 +207,7 @@ def add_commands(stage: AddCommand) -> None:
     )
     summary = (
         "train and evaluate cells of a manifest again, elsewhere; exit status 0: they reproduce, 1:"
-        " one does not, 2: one could not be checked"
+        " one does not, 3: one could not be checked"
     )
     sub = stage("verify", _verify, summary, plan=False)
     sub.add_argument("manifest", type=Path, help="results/<study>/manifest.json")

@@ -3,18 +3,33 @@ folder to begin with."""
 
 import argparse
 import sys
+from typing import Any
 
 from coupled_adam_bench.cli.command import AddCommand, positive
 
 
-def _compare(arguments: argparse.Namespace) -> int:
+def _optimizer(text: str) -> Any:
+    """Return what stands for an optimizer on the command line; ``ValueError`` if it is no YAML."""
+    import yaml
+
     from coupled_adam_bench.study.settings.reading import read_text
+
+    try:
+        return read_text(text)
+    except yaml.YAMLError:
+        raise ValueError(
+            f"OPTIMIZER: {text!r} is no YAML; put braces and what is between them into quotes, such"
+            " as '{name: adamw, beta2: 0.999}'"
+        ) from None
+
+
+def _compare(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.tools.compare import compare
 
     options = ("seeds", "name", "cores")
     given = {name: getattr(arguments, name) for name in options if name in arguments}
     try:
-        print(compare([read_text(text) for text in arguments.optimizers], **given))
+        print(compare([_optimizer(text) for text in arguments.optimizers], **given))
     except RuntimeError as error:
         # Snakemake has said why, and a traceback of ours would hide it.
         print(f"error: {error}", file=sys.stderr)

@@ -123,7 +123,8 @@ def _figures(material: Material) -> Iterator[Block]:
 
 
 def _cite(material: Material) -> Iterator[Block]:
-    yield Part("cite.html.j2", {"tables": list(material.study.layout.tables)})
+    tables = list(material.study.layout.tables)
+    yield Part("cite.html.j2", {"tables": tables, "study": material.plan.name})
 
 
 _SECTIONS = {

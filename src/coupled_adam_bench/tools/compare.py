@@ -162,7 +162,8 @@ def _run(file: Path, cores: int | None) -> None:
             raise
     if status:
         raise RuntimeError(
-            f"{file}: the study has not ended well, for the reason above; the same call goes on"
+            f"{file}: the study has not ended well, for the reason above; once that is mended, the"
+            " same call goes on"
         )
 
 

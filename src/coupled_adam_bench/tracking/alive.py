@@ -59,12 +59,12 @@ def experiment_of(client: "MlflowClient", uri: str, name: str, plan: Plan, resul
                 " this one did; rename the experiment in MLflow, and one is made with its files in"
                 f" {here}"
             )
-        if experiment.tags.get(VIEW) != curves():
-            client.set_experiment_tag(experiment.experiment_id, VIEW, curves())
+        if experiment.tags.get(VIEW) != curves(plan):
+            client.set_experiment_tag(experiment.experiment_id, VIEW, curves(plan))
         return str(experiment.experiment_id)
     # Artifacts of a database lie with the results, not in ./mlruns; a server knows its own place.
     location = (here / name).as_uri() if is_database(uri) else None
-    tags = {"mlflow.note.content": plan.title or plan.name, VIEW: curves(), **KIND}
+    tags = {"mlflow.note.content": plan.title or plan.name, VIEW: curves(plan), **KIND}
     return str(client.create_experiment(name, artifact_location=location, tags=tags))
 
 

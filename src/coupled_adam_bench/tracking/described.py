@@ -4,6 +4,7 @@ Nothing here asks MLflow for anything: ``importing.py`` does.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +26,15 @@ CELL = "coupled_adam_bench.cell"
 """The tag with the id of a run's cell; the run of a whole study does not have this tag."""
 WITHOUT_SEED = "without_seed"
 """The tag with the name that the runs of a cell's other seeds have as well."""
-LOSS = "train/loss"
-VAL_LOSS = "val/loss"
 _NAMES = {
     "tokens_per_second": "system/tokens_per_second",
     "peak_memory_bytes": "system/peak_memory_bytes",
-    "val_loss": VAL_LOSS,
+    "val_loss": "val/loss",
     "mfu": "system/mfu",
 }
+_OF_SIZE = {"loss": "train_loss", "val_loss": "val_loss"}
+"""The metrics of a history that have a second name with the size of the model, by which one chart
+has one size: MLflow can filter its list of runs, and no chart."""
 _NO_METRICS = ("step", "time", "seconds_left")
 
 
@@ -81,9 +83,9 @@ class Source:
             files |= {f"{stage}.{name}": beside(path, name) for name in record.get("files", {})}
         return files
 
-    def metrics(self, last_step: int, model_id: str | None) -> "Iterator[Metric]":
-        """Yield the rows of the history after a step, and all evaluations: MLflow keeps a value
-        that comes again once.
+    def metrics(self, size: str, last_step: int, model_id: str | None) -> "Iterator[Metric]":
+        """Yield the rows of the history after a step, the losses also by the model's ``size``, and
+        all evaluations: MLflow keeps a value that comes again once.
 
         An evaluation is of step 0, which MLflow draws as a bar and not as a curve of one point.
         Another one of the same model has a later time, and MLflow shows the latest.
@@ -92,9 +94,13 @@ class Source:
 
         for row in self.history:
             for name, value in row.items():
-                if row["step"] > last_step and name not in _NO_METRICS and value is not None:
-                    named = _NAMES.get(name, f"train/{name}")
-                    yield Metric(named, float(value), round(row["time"] * 1000), row["step"])
+                if row["step"] <= last_step or name in _NO_METRICS or value is None:
+                    continue
+                keys = [_NAMES.get(name, f"train/{name}")]
+                if name in _OF_SIZE:
+                    keys.append(f"{size}/{_OF_SIZE[name]}")
+                for key in keys:
+                    yield Metric(key, float(value), round(row["time"] * 1000), row["step"])
         for path, record in self.evaluations.values():
             at = round(path.stat().st_mtime * 1000)
             for found in record["results"]:
@@ -153,6 +159,27 @@ def tags_to_group_by(cell: Cell) -> dict[str, str]:
         "tokens": cell.length_label,
         "parameters": cell.size_label,
     }
+
+
+def metric_name(text: str) -> str:
+    """Return a text with a hyphen for each character that MLflow takes in no name of a metric."""
+    return re.sub(r"[^\w.\- :]", "-", text)
+
+
+def size_of(cell: Cell) -> str:
+    """Return what the names of a cell's losses by size begin with."""
+    return metric_name(tags_to_group_by(cell)["parameters"])
+
+
+def losses_by_size(plan: Plan) -> dict[str, list[str]]:
+    """Return by the sizes of a study's models, the smallest first, the names of their losses."""
+    cells = sorted(plan.cells.values(), key=lambda cell: cell.n_params)
+    return {size: _losses_of(size) for size in map(size_of, cells)}
+
+
+def _losses_of(size: str) -> list[str]:
+    """Return the names of the losses of models of a size."""
+    return [f"{size}/{name}" for name in _OF_SIZE.values()]
 
 
 def tags_of(cell: Cell, plan: Plan) -> dict[str, str]:

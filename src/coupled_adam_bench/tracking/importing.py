@@ -9,7 +9,6 @@ weights stay where they are, and a tag says where.
 
 import csv
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -36,8 +35,10 @@ from coupled_adam_bench.tracking.alive import (
 from coupled_adam_bench.tracking.described import (
     CELL,
     Source,
+    metric_name,
     params_of,
     run_name,
+    size_of,
     source_of,
     tags_of,
     tags_of_files,
@@ -150,8 +151,7 @@ def _means(study_dir: Path) -> Iterator[tuple[str, float]]:
     for path in sorted(study_dir.glob("tables/*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                # MLflow takes no other characters in a name.
-                name = re.sub(r"[^\w.\- :]", "-", f"{row['optimizer_key']} {row['D']} {row['N']}")
+                name = metric_name(f"{row['optimizer_key']} {row['D']} {row['N']}")
                 for column in row:
                     if column.endswith(".mean"):
                         yield (
@@ -211,7 +211,7 @@ def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> N
         model = link_model(client, run, cell, source)
     # MLflow 3 fails for more than a hundred numbers of a model of which some come again.
     there = {(metric.key, metric.timestamp) for metric in model.metrics or ()} if model else set()
-    found = source.metrics(last_step, str(model.model_id) if model else None)
+    found = source.metrics(size_of(cell), last_step, str(model.model_id) if model else None)
     metrics = [
         metric
         for metric in found

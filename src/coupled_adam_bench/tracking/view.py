@@ -12,12 +12,14 @@ from typing import Any
 
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalogue.metrics import METRICS
-from coupled_adam_bench.tracking.described import LOSS, VAL_LOSS, WITHOUT_SEED
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.tracking.described import WITHOUT_SEED, losses_by_size
 from coupled_adam_bench.tracking.place import is_database, is_own, masked
 
 _NAME = "curves"
-_LISTED = ("loss", "isotropy", "r_bar")
-"""The metrics that the list of runs has as columns."""
+_LISTED = {"loss": 90, "isotropy": 165, "r_bar": 180}
+"""The metrics that the list of runs has as columns, with the pixels that their names take: the 100
+of MLflow cut two of them."""
 _PORT = 5000
 """The port that ``mlflow ui`` takes by default."""
 VIEW = f"mlflow.sharedViewState.{_NAME}"
@@ -26,11 +28,25 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}
 """The tag by which MLflow opens an experiment on its runs, and not on pages for language models."""
 
 
-def _curve(metric: str) -> dict[str, Any]:
+def _section(size: str) -> dict[str, Any]:
+    return {
+        "uuid": f"{_NAME}-{size}",
+        "name": f"{size}: means over seeds",
+        "display": True,
+        "isReordered": True,
+        "deleted": False,
+        "isGenerated": False,
+        # MLflow's three abreast are too narrow beside the assistant.
+        "columns": 2,
+        "cardHeight": 360,
+    }
+
+
+def _curve(size: str, metric: str) -> dict[str, Any]:
     return {
         "uuid": f"{_NAME}-{metric}",
         "type": "LINE",
-        "metricSectionId": _NAME,
+        "metricSectionId": f"{_NAME}-{size}",
         "isGenerated": False,
         "deleted": False,
         "runsCountToCompare": 10,
@@ -47,28 +63,26 @@ def _curve(metric: str) -> dict[str, Any]:
     }
 
 
-def curves() -> str:
-    """Return the value of that tag: losses come first, each a mean over seeds."""
+def curves(plan: Plan) -> str:
+    """Return the value of that tag: the losses of each size of model, each a mean over seeds."""
+    losses = losses_by_size(plan)
+    columns = {f"metrics.`{METRICS[name].task}/{name}`": width for name, width in _LISTED.items()}
+    sections = [_section(size) for size in losses]
+    charts: list[dict[str, Any]] = []
+    for size, names in losses.items():
+        charts += [_curve(size, name) for name in names]
     view = {
-        "compareRunCharts": [_curve(LOSS), _curve(VAL_LOSS)],
-        "compareRunSections": [
-            {
-                "uuid": _NAME,
-                "name": "loss, a mean over seeds",
-                "display": True,
-                "isReordered": True,
-                "deleted": False,
-                "isGenerated": False,
-                # MLflow's three abreast are too narrow beside the assistant.
-                "columns": 2,
-                "cardHeight": 360,
-            }
-        ],
+        "compareRunCharts": charts,
+        "compareRunSections": sections,
         # The charts have the whole width, and an arrow at their left brings the list.
         "runListHidden": True,
+        # Otherwise the charts have ten of the optimizers.
+        "runsHiddenMode": "SHOW_ALL",
         "isAccordionReordered": True,
         "groupBy": f"tag.average.{WITHOUT_SEED}",
-        "selectedColumns": [f"metrics.`{METRICS[name].task}/{name}`" for name in _LISTED],
+        "selectedColumns": list(columns),
+        "columnOrder": list(columns),
+        "columnWidths": columns,
     }
     return json.dumps(view)
 

@@ -10,6 +10,7 @@ from coupled_adam_bench.cli.status import (
     Status,
     Workflow,
     describe_failure,
+    describe_group_failure,
     ending,
     last_row,
 )
@@ -212,6 +213,51 @@ def test_one_log_explains_a_failed_job(tmp_path):
         "    error: a bug",
         f"  more in {logs[1]}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("of_rule", "is_shown"),
+    [("cell a: 40.0 %", False), ("killed, most likely for lack of memory", True)],
+)
+def test_a_job_that_slurm_ended_has_three_lines_and_its_own_error(of_rule, is_shown, tmp_path):
+    rule, slurm = tmp_path / "rule.log", tmp_path / "2.log"
+    rule.write_text(f"{of_rule}\n")
+    slurm.write_text(
+        "Building DAG of jobs\n"
+        "slurmstepd-n1: error: *** JOB 2 ON n1 CANCELLED AT 2026-11-27T17:56:23 ***\n"
+        "slurmstepd-n1: error: *** STEP 2.0 ON n1 CANCELLED AT 2026-11-27T17:56:23 ***\n"
+        "WorkflowError:\nsrun: error: n1: task 0: Killed\n"
+    )
+    logs = [str(rule), str(slurm)]
+    said = "SLURM-job '2' failed, SLURM status is: 'CANCELLED'. Detailed failure reason unavailable"
+    lines = describe_failure("train_cells", ["batch-001"], logs, {"SLURM job": "2"}, said)
+    own = [f"  {rule} ends with:", f"    {of_rule}"] if is_shown else []
+    assert lines.splitlines() == [
+        "Error in rule train_cells (batch-001)",
+        "  SLURM job: 2",
+        *own,
+        f"  JOB 2 ON n1 CANCELLED AT 2026-11-27T17:56:23; more in {slurm}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "StepId=1.0 exceeded memory limit (433156096 > 104857600), being killed",
+        "Exceeded job memory limit",
+        "Detected 1 oom_kill event in StepId=1.batch. Some of the step tasks have been OOM Killed.",
+    ],
+)
+def test_a_lack_of_memory_tells_more_than_that_its_job_was_cancelled(line, tmp_path):
+    slurm = tmp_path / "1.log"
+    slurm.write_text(
+        f"slurmstepd-n1: error: {line}\n"
+        "slurmstepd-n1: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-27T18:47:40 ***\n"
+        "slurmstepd-n1: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-27T18:47:40 ***\n"
+        "srun: error: n1: task 0: Killed\n"
+    )
+    assert f"  {line}; more in {slurm}" in describe_failure("a", [], [str(slurm)], {}, None)
+    assert f"  {line}; more in {slurm}" in describe_group_failure("a", [], [str(slurm)], {})
 
 
 def test_the_last_lines_name_what_there_is(tmp_path):

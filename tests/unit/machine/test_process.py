@@ -31,6 +31,19 @@ def test_the_command_line_leaves_its_objects_to_the_system_when_it_ends() -> Non
     assert result.stdout.splitlines()[-1] == "True"
 
 
+def test_ctrl_c_ends_a_command_by_its_signal_and_in_one_line():
+    program = (
+        "import os, signal, sys; from coupled_adam_bench import __main__, cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "cli.main = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        "__main__.main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (-signal.SIGINT, "stopped by Ctrl-C\n")
+
+
 HANGS = """
 import signal, threading
 from coupled_adam_bench.machine import process

@@ -110,6 +110,12 @@ def test_each_figure_is_in_one_section(page: str, fake: Any) -> None:
     assert escape(figures_of(fake.plan)["training"]) in overview
 
 
+def test_what_to_paste_names_the_label_that_the_table_has(page: str, fake: Any) -> None:
+    pasted = page.partition("refers to the first of them")[0].rpartition("<code>")[2]
+    label = pasted.partition("{")[2].partition("}")[0]
+    assert f"\\label{{{label}}}" in (fake.study_dir / "tables" / "table1.tex").read_text()
+
+
 def test_figures_of_many_bytes_stand_beside_the_page(
     fake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

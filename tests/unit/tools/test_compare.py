@@ -144,7 +144,7 @@ def test_the_command_reads_entries_as_a_study_has_them(small, capsys):
     ],
 )
 def test_a_wrong_class_has_the_sentence_of_a_study_and_trains_nothing(small, path, said, capfd):
-    with pytest.raises(RuntimeError, match="has not ended well"):
+    with pytest.raises(RuntimeError, match="once that is mended, the same call goes on"):
         compare(["adamw", path], seeds=2)
     assert said in capfd.readouterr().err
     assert not (small / "results" / "runs").exists()
@@ -154,6 +154,14 @@ def test_the_command_tells_a_wrong_class_without_a_traceback(small, capfd):
     assert main(["compare", "adamw", "my_module.Mien", "--seeds", "2"]) == 1
     said = capfd.readouterr().err
     assert "'my_module' has no 'Mien'" in said and "error: " in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("words", [["{name: sgd"], ["{name:", "adamw,", "beta2:", "0.999}"]])
+def test_the_command_tells_an_entry_that_is_no_yaml_what_to_quote(words, small, capfd):
+    assert main(["compare", "adamw", *words]) == 2
+    said = capfd.readouterr().err
+    assert f"OPTIMIZER: {words[0]!r} is no YAML; put braces and what is between them" in said
     assert "Traceback" not in said
 
 

@@ -287,12 +287,13 @@ def test_the_address_opens_on_the_curves_of_the_optimizers(database, cell, folde
     found = mirror.experiment
     assert found.tags["mlflow.experimentKind"] == "custom_model_development"
     first, second = json.loads(found.tags[VIEW])["compareRunCharts"]
-    assert (first["type"], first["metricKey"]) == ("LINE", "train/loss")
-    assert second["metricKey"] == "val/loss"
+    size = readable_count(cell.n_params)
+    assert (first["type"], first["metricKey"]) == ("LINE", f"{size}/train_loss")
+    assert second["metricKey"] == f"{size}/val_loss"
     # The curves are means over the runs that have one name without their seeds.
     group = json.loads(found.tags[VIEW])["groupBy"].split(".")
     assert group[:2] == ["tag", "average"] and group[2] in run.data.tags
-    assert "train/loss" in run.data.metrics
+    assert run.data.metrics[first["metricKey"]] == run.data.metrics["train/loss"]
     command, address = summary["shown"]
     assert command == f"mlflow ui --backend-store-uri {database}"
     assert f"/#/experiments/{found.experiment_id}/runs?" in address
@@ -448,13 +449,13 @@ def test_a_diverged_cell_is_a_failed_run_with_its_reason(plan, tmp_path, mirror)
         assert "loss not finite in step 7" in run.data.tags["mlflow.note.content"]
 
 
-@pytest.mark.parametrize(("n_rows", "n_requests"), [(2, 1), (METRICS_PER_REQUEST + 7, 3)])
+@pytest.mark.parametrize(("n_rows", "n_requests"), [(2, 1), (METRICS_PER_REQUEST + 7, 4)])
 def test_numbers_settings_and_tags_share_requests(
     n_rows, n_requests, monkeypatch, cell, folder, mirror
 ):
     from mlflow.tracking import MlflowClient
 
-    write_history(folder, range(1, n_rows + 1))  # two metrics each
+    write_history(folder, range(1, n_rows + 1))  # three metrics each
     requests = []
     log_batch = MlflowClient.log_batch
 
@@ -529,19 +530,41 @@ def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate, whole):
         server.wait(timeout=30)
 
 
-def test_the_view_has_two_charts_across_the_page_and_the_metrics_that_count():
-    """Beside the assistant, on a page of 1280 pixels, charts of other widths were of 100, and had
-    an axis from 0."""
-    view = json.loads(curves())
-    (section,) = view["compareRunSections"]
-    assert section["columns"] == len(view["compareRunCharts"]) == 2
+def test_the_view_has_two_charts_a_size_across_the_page_and_the_metrics_that_count(tiny_study):
+    """In charts of all sizes the curves of one lay on those of another; with MLflow's own number of
+    runs they had ten of the optimizers; and on a page of 1280 pixels, charts of other widths were
+    of 100, on an axis from 0."""
+    settings = tiny_study()
+    wide = {"name": "w", "label": "1.3B (ours)", "n_layer": 2, "n_head": 2, "d_model": 64}
+    settings["models"] = [wide | {"learning_rate": 1e-3}, *settings["models"]]
+    settings["grid"][0] |= {"models": ["w", "nano"], "table": None, "seeds": [1]}
+    plan = make_plan(parse_study(settings))
+    view = json.loads(curves(plan))
+    sections = view["compareRunSections"]
+    small = next(cell for cell in plan.cells.values() if cell.model.name != "w")
+    sizes = [readable_count(small.n_params), "1.3B -ours-"]
+    assert [section["name"].removesuffix(": means over seeds") for section in sections] == sizes
+    charts = [(chart["metricSectionId"], chart["metricKey"]) for chart in view["compareRunCharts"]]
+    assert charts == [
+        (section["uuid"], f"{size}/{name}")
+        for section, size in zip(sections, sizes, strict=True)
+        for name in ("train_loss", "val_loss")
+    ]
+    assert {section["columns"] for section in sections} == {2}
+    assert view["runsHiddenMode"] == "SHOW_ALL"
     assert view["runListHidden"] is True
-    assert [chart["scaleType"] for chart in view["compareRunCharts"]] == ["log", "log"]
+    assert {chart["scaleType"] for chart in view["compareRunCharts"]} == {"log"}
+    assert view["selectedColumns"] == view["columnOrder"] == list(view["columnWidths"])
     assert view["selectedColumns"] == [
         "metrics.`test/loss`",
         "metrics.`embeddings/isotropy`",
         "metrics.`word_similarity/r_bar`",
     ]
+    # MLflow's pages take 7 pixels for a letter of a name, and 20 around it.
+    assert all(
+        width >= 7 * len(column.split("`")[1]) + 20
+        for column, width in view["columnWidths"].items()
+    )
 
 
 def test_the_address_has_a_port_that_is_free(tmp_path, monkeypatch):

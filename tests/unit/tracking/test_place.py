@@ -49,7 +49,8 @@ def assert_each_is_there_once() -> None:
     assert query("SELECT count(*), count(DISTINCT name) FROM runs") == [
         (3, 3)
     ]  # of two cells and the study
-    assert query("SELECT count(*) FROM metrics") == [(2 * (5 + 1),)]
+    # Two cells with five rows, each of a loss with two names, and an evaluation.
+    assert query("SELECT count(*) FROM metrics") == [(2 * (5 * 2 + 1),)]
     assert query("PRAGMA integrity_check") == [("ok",)]
 
 

@@ -34,9 +34,6 @@ from coupled_adam_registry.numbers import check_numbers
 MAX_FLOPS = 1e13
 """The largest cell that is trained again: some minutes on two cores, which do about 5e10 FLOPs a
 second."""
-NOT_CHECKED = 3
-"""The exit status of a check that does not know; 1 is that of a refusal, 2 that of a mistake in the
-command."""
 REPEATS = 3
 """Trainings of a cell that comes out with other weights, as many as ``verify`` makes by itself."""
 
@@ -79,7 +76,7 @@ def check(
     run: Run = run_in_process,
 ) -> int:
     """Check the ``given`` bundles, or all, print what is found, and return the exit status: 1 if
-    one is refused, else ``NOT_CHECKED`` if cells that were asked for were not trained again.
+    one is refused, else ``verify.NOT_CHECKED`` if cells that were asked for were not trained again.
 
     ``again`` cells of each are trained anew, which runs the code of their own optimizers.
     """
@@ -104,7 +101,7 @@ def check(
         print("NOT CHECKED:", reason)
     if refused:
         return 1
-    return NOT_CHECKED if unchecked else 0
+    return verify.NOT_CHECKED if unchecked else 0
 
 
 def check_bundle(folder: Path, registry: Path, texts: form.Texts = None) -> Checked:

@@ -34,7 +34,15 @@ from coupled_adam_bench.tools.verify.rerun import (
     train_again,
 )
 
-EXIT_STATUS = {Outcome.OTHER: 1, Outcome.UNCHECKED: 2, Outcome.CLOSE: 0, Outcome.EXACT: 0}
+NOT_CHECKED = 3
+"""The exit status of a check that does not know; 1 is that of a number that does not come out, 2
+that of a mistake in the command."""
+_EXIT_STATUS = {
+    Outcome.OTHER: 1,
+    Outcome.UNCHECKED: NOT_CHECKED,
+    Outcome.CLOSE: 0,
+    Outcome.EXACT: 0,
+}
 _SHOWN = 10
 
 
@@ -281,4 +289,4 @@ def verify(
             f"  if only rounding differs, any of them is called too far in at most {LEVEL:.0%} of"
             " such checks"
         )
-    return EXIT_STATUS[word]
+    return _EXIT_STATUS[word]

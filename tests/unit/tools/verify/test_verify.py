@@ -145,7 +145,7 @@ def test_where_the_weights_differ_the_limit_is_measured(
     said = capsys.readouterr().out
     assert "trained 3 times, of which the numbers here are the means" in said
     assert "standard deviations over repeats, 2 degrees of freedom" in said
-    assert check(study[:1], None, repeats=1) == 2
+    assert check(study[:1], None, repeats=1) == 3
     said = capsys.readouterr().out
     assert f"{study[0]}: not checked\n  undecided: " in said
     assert "its spread is not known: no second seed, no repeats" in said
@@ -232,7 +232,7 @@ def test_text_that_is_not_there_or_another_is_said_so(
         "run": pytest.fail,
         "folder": tmp_path / "again",
     }
-    assert verify_module.verify(path, [cell], None, **options) == 2
+    assert verify_module.verify(path, [cell], None, **options) == 3
     said = capsys.readouterr().out
     assert message in said
     assert "give its place with --config 'paths={text: FOLDER}'" in said
@@ -291,7 +291,7 @@ def test_a_tuned_cell_is_verified_with_its_choice(
     assert check([tuned_study], None) == 0
     assert f"{tuned_study}: reproduced bit for bit" in capsys.readouterr().out
     Path("own_for_verify.py").write_text(OWN + "# a comment\n")
-    assert check([tuned_study], None) == 2
+    assert check([tuned_study], None) == 3
     said = capsys.readouterr().out
     assert (
         "not checked\n  own_for_verify.Mine is other code here than that of the manifest (" in said
@@ -331,7 +331,7 @@ def test_text_that_is_no_longer_there_cannot_be_checked(
     def no_text(command: list[str], threads: int) -> int:
         return 2
 
-    assert verify_module.verify(MANIFEST, study[:1], None, run=no_text) == 2
+    assert verify_module.verify(MANIFEST, study[:1], None, run=no_text) == 3
     assert (
         "not checked\n  its data are not there, and could not be prepared again"
         in capsys.readouterr().out
@@ -344,7 +344,7 @@ def test_a_training_that_fails_here_cannot_be_checked(
     def no_memory(command: list[str], threads: int) -> int:
         return 137 if command[0] == "train" else main(command)
 
-    assert verify_module.verify(MANIFEST, study[:1], None, run=no_memory) == 2
+    assert verify_module.verify(MANIFEST, study[:1], None, run=no_memory) == 3
     assert "`train` ended with exit status 137" in capsys.readouterr().out
 
 
@@ -366,7 +366,7 @@ def test_a_cell_that_was_not_trained_cannot_be_checked(study: list[str]) -> None
     manifest = read_json(MANIFEST)
     manifest["cells"][0] |= {"status": "not trained", "reason": "no run.json"}
     write_json(MANIFEST, manifest)
-    assert check(study[:1], None) == 2
+    assert check(study[:1], None) == 3
     with pytest.raises(ValueError, match="--sample: 2, but the manifest has 1 trained cells"):
         check([], 2)
 
