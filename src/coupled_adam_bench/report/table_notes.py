@@ -9,7 +9,7 @@ from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.catalogue.metrics import FEW_DOCUMENTS, LOSS, Metric
-from coupled_adam_bench.study.catalogue.tables import Table
+from coupled_adam_bench.study.catalogue.tables import TABLES, Table
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.settings.execution import BoldRule
 
@@ -17,13 +17,16 @@ WORSE = "†"
 """The mark of a loss that is worse than that of guessing."""
 
 
-def caption(plan: Plan, groups: tuple[Group, ...]) -> str:
-    """Return the caption of a table."""
+def caption(plan: Plan, table: Table, groups: tuple[Group, ...]) -> str:
+    """Return the caption of a table, which begins with its title unless the paper has it."""
     labels = list(
         dict.fromkeys(label for group in groups for label in group.optimizer_labels.values())
     )
     what = " and ".join(labels) if len(labels) == 2 else "Embedding optimizers"
-    return f"{what} at D training tokens and N parameters. Study: {plan.title or plan.name}."
+    paper = TABLES.get(table.name)
+    is_papers = paper is not None and paper.title == table.title
+    title = "" if is_papers else f"{table.title.removesuffix('.')}. "
+    return f"{title}{what} at D training tokens and N parameters. Study: {plan.title or plan.name}."
 
 
 def seed_note(groups: tuple[Group, ...]) -> str:

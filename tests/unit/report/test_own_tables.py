@@ -57,6 +57,9 @@ def test_a_table_of_three_columns_needs_no_code(
     assert places == sorted(places)
     assert r"\rho" not in latex
     assert r"\cmidrule" not in latex
+    # Tables of one study can be told apart by their captions; that of the paper's has its number.
+    assert r"\caption{Mine \& yours. Embedding optimizers at " in latex
+    assert r"\caption{Adam and Coupled Adam at " in text_of(study_dir, "tables/table1.tex")
     assert "Bold: significantly better than every other value of its column and block" in latex
     assert page.count("<h3>Mine &amp; yours</h3>") == 3  # the table, the rare tokens and the seeds
     assert "At the sizes of" not in page
@@ -77,6 +80,7 @@ def test_another_choice_of_columns_for_a_table_of_the_paper(
     page = text_of(study_dir, "report/index.html")
     assert list(pd.read_csv(study_dir / "tests.csv")["metric"]) == ["isotropy"]
     assert "<h3>One</h3>" in page
+    assert text_of(study_dir, "tables/table1.md").startswith("One. Adam and Coupled Adam at ")
     assert "is not\njudged here" in page
 
 
