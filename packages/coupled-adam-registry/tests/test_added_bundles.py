@@ -45,7 +45,7 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "repository")
 
 
-def test_a_branch_adds_what_main_has_not(repository: Repository) -> None:
+def test_a_branch_adds_what_main_has_not(repository):
     repository.git("checkout", "-b", "branch")
     assert repository.added() == [
         "registry/old"
@@ -59,7 +59,7 @@ def test_a_branch_adds_what_main_has_not(repository: Repository) -> None:
     assert repository.added() == ["registry/new", "registry/renamed"]
 
 
-def test_an_own_bundle_that_moved_is_not_added(repository: Repository) -> None:
+def test_an_own_bundle_that_moved_is_not_added(repository):
     own = repository.folder / "registry" / "own.txt"
     own.write_text("abc\n")
     repository.add("abc")
@@ -77,7 +77,7 @@ def test_an_own_bundle_that_moved_is_not_added(repository: Repository) -> None:
     assert repository.added() == ["book/study/another"]
 
 
-def test_main_adds_what_its_last_commit_does(repository: Repository) -> None:
+def test_main_adds_what_its_last_commit_does(repository):
     assert repository.added() == ["registry/old"]  # the first commit
     repository.add("new")
     assert repository.added() == ["registry/new"]
@@ -91,7 +91,7 @@ def test_main_adds_what_its_last_commit_does(repository: Repository) -> None:
     " adds.",
     "`make registry` fails with a sentence, and does not take them for none.",
 )
-def test_a_clone_that_cannot_tell_says_so(repository: Repository, tmp_path: Path) -> None:
+def test_a_clone_that_cannot_tell_says_so(repository, tmp_path):
     repository.add("new")
     clone = tmp_path / "shallow"
     subprocess.run(
@@ -113,7 +113,7 @@ def test_a_clone_that_cannot_tell_says_so(repository: Repository, tmp_path: Path
     assert "there is no main branch here; fetch it, or name it in BASE" in found.stderr
 
 
-def test_without_a_repository_there_is_none(tmp_path: Path) -> None:
+def test_without_a_repository_there_is_none(tmp_path):
     found = subprocess.run(
         ["bash", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -36,7 +36,7 @@ def reference(*grid: int, noise: float = 1.0) -> dict[int, dict[int, float]]:
 
 @pytest.mark.parametrize("grid", [GRID, (*GRID, 800), (100, 400, 1600)])
 @pytest.mark.parametrize("true", [100, 130, 250, 390])
-def test_a_power_law_is_inverted_exactly(grid: tuple[int, ...], true: float) -> None:
+def test_a_power_law_is_inverted_exactly(grid, true):
     curve = {tokens: by_seed([law(tokens)] * 3) for tokens in grid}
     found = needed_tokens(by_seed([law(true)] * 3), curve)
     assert found.tokens == pytest.approx(true, rel=1e-4)
@@ -44,13 +44,13 @@ def test_a_power_law_is_inverted_exactly(grid: tuple[int, ...], true: float) -> 
     assert (ends, found.reason) == ([], NO_INTERVAL)  # without noise there is no spread
 
 
-def test_the_reference_itself_needs_its_own_tokens_whatever_its_curve() -> None:
+def test_the_reference_itself_needs_its_own_tokens_whatever_its_curve():
     curve = reference(*GRID) | {200: by_seed(law(130) + NOISE[200])}  # no power law
     for tokens in GRID:
         assert needed_tokens(curve[tokens], curve).tokens == pytest.approx(tokens, rel=1e-12)
 
 
-def test_two_numbers_of_tokens_are_joined_by_a_line_in_log_tokens_without_an_interval() -> None:
+def test_two_numbers_of_tokens_are_joined_by_a_line_in_log_tokens_without_an_interval():
     curve, own = reference(100, 400), by_seed(law(200) + NOISE[0])
     first, last, loss = (np.mean(list(values.values())) for values in (curve[100], curve[400], own))
     found = needed_tokens(own, curve)
@@ -61,8 +61,8 @@ def test_two_numbers_of_tokens_are_joined_by_a_line_in_log_tokens_without_an_int
 
 @pytest.mark.parametrize("shift", np.linspace(-0.03, 0.03, 13))
 def test_the_interval_holds_the_tokens_that_a_paired_t_test_does_not_tell_apart(
-    shift: float,
-) -> None:
+    shift,
+):
     """The test compares the runs themselves where the reference was trained, and its curve at other
     tokens."""
     curve, own = reference(*GRID), by_seed(law(200) + shift + NOISE[0])
@@ -104,13 +104,13 @@ def test_the_interval_holds_the_tokens_that_a_paired_t_test_does_not_tell_apart(
         ([3.2] * 4, {}, "the reference has these seeds at 0 numbers of tokens, it needs 2"),
     ],
 )
-def test_what_the_curve_does_not_hold_is_refused(own: Any, changes: Any, reason: str) -> None:
+def test_what_the_curve_does_not_hold_is_refused(own, changes, reason):
     found = needed_tokens(by_seed(own), reference(*GRID) | changes)
     assert all(map(math.isnan, (found.tokens, found.low, found.high)))
     assert found.reason == reason
 
 
-def test_an_interval_that_reaches_beyond_the_curve_has_no_end_there() -> None:
+def test_an_interval_that_reaches_beyond_the_curve_has_no_end_there():
     found = needed_tokens(by_seed(law(390) + NOISE[0]), reference(*GRID))
     assert found.low < found.tokens < 400
     assert (math.isnan(found.high), found.reason) == (True, BEYOND)
@@ -126,7 +126,7 @@ def curve(key: str, loss: float, is_tuned: bool = False) -> Curve:
     return Curve(key, label, is_tuned, key.startswith("adamw"), losses)
 
 
-def test_the_reference_is_the_strongest_adam_of_the_same_tokens() -> None:
+def test_the_reference_is_the_strongest_adam_of_the_same_tokens():
     weak, strong, other = curve("adamw", 3.2), curve("adamw_f3", 3.1), curve("sgd", 2.0)
     longer = Curve(
         "adamw_f9", "f9", False, True, {tokens: by_seed([2.0] * 2) for tokens in (400, 800, 1600)}
@@ -145,7 +145,7 @@ def test_the_reference_is_the_strongest_adam_of_the_same_tokens() -> None:
     assert reference_of([lost, weak], 200, is_tuned=False) == (weak, "")
 
 
-def test_what_is_tuned_stands_beside_what_is_tuned() -> None:
+def test_what_is_tuned_stands_beside_what_is_tuned():
     plain, tuned = curve("adamw", 3.2), curve("adamw", 3.1, is_tuned=True)
     assert reference_of([plain, tuned], 200, is_tuned=True) == (tuned, "")
     reason = "this is not tuned, and the strongest Adam, adamw (tuned), is tuned"
@@ -170,7 +170,7 @@ def test_what_is_tuned_stands_beside_what_is_tuned() -> None:
     ],
     ids=str,
 )
-def test_every_adam_may_be_the_reference(entry: Any, expected: bool) -> None:
+def test_every_adam_may_be_the_reference(entry, expected):
     """Those with a longer memory, AMSGrad and a weight decay of their own were left out, and one of
     them is the strongest."""
     assert is_adam(TypeAdapter(Optimizer).validate_python(entry)) == expected

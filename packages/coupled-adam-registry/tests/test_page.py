@@ -121,7 +121,7 @@ def cells_of(page: str, label: str, tokens: int = 0) -> list[str]:
     return re.findall(r"<td[^>]*>(.*?)</td>", lines[tokens])
 
 
-def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(registry: Registry) -> None:
+def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(registry):
     losses = {
         "adamw": [3.00, 3.01, 3.02],
         "ember": [3.005, 3.015, 3.02],
@@ -149,7 +149,7 @@ def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(registry:
     assert text.count(said) == 2
 
 
-def test_people_read_names_and_words_and_no_hash(registry: Registry) -> None:
+def test_people_read_names_and_words_and_no_hash(registry):
     registry.add({"adamw": {60: [3.00, 3.01]}})
     registry.add({"adamw": {60: [3.2, 3.3, 3.4]}})
     registry.add({"adamw": {60: [1.0, 1.1]}}, seq_len=8)
@@ -167,7 +167,7 @@ def test_people_read_names_and_words_and_no_hash(registry: Registry) -> None:
 CURVE = {60: [4.0, 4.1], 120: [3.5, 3.6], 240: [3.2, 3.3]}
 
 
-def test_the_speedup_is_beside_the_strongest_adam_of_the_same_tokens(registry: Registry) -> None:
+def test_the_speedup_is_beside_the_strongest_adam_of_the_same_tokens(registry):
     weaker = {steps: [loss + 0.4 for loss in values] for steps, values in CURVE.items()}
     registry.add(
         {"adamw": CURVE, "adamw_f3": weaker, "ember": {120: [3.2, 3.3]}, "sgd": {120: [9.0, 9.1]}}
@@ -187,9 +187,7 @@ def test_the_speedup_is_beside_the_strongest_adam_of_the_same_tokens(registry: R
 @pytest.mark.parametrize(
     ("tuned_gain", "own", "own_tuned"), [(0.5, "-", "1.00"), (-0.5, "1.00", "-")]
 )
-def test_what_is_tuned_stands_beside_what_is_tuned(
-    registry: Registry, tuned_gain: float, own: str, own_tuned: str
-) -> None:
+def test_what_is_tuned_stands_beside_what_is_tuned(registry, tuned_gain, own, own_tuned):
     tuned = {steps: [loss - tuned_gain for loss in values] for steps, values in CURVE.items()}
     registry.add({"adamw": CURVE, "ember": {120: CURVE[120]}})
     registry.add({}, {"adamw": tuned, "ember": {120: tuned[120]}})
@@ -198,18 +196,18 @@ def test_what_is_tuned_stands_beside_what_is_tuned(
     assert cells_of(text, "Ember (tuned)")[3].split()[0] == own_tuned
 
 
-def test_without_an_adam_of_the_same_tokens_there_is_no_number(registry: Registry) -> None:
+def test_without_an_adam_of_the_same_tokens_there_is_no_number(registry):
     registry.add({"adamw": {60: [4.0, 4.1], 240: [3.2, 3.3]}, "ember": {120: [3.2, 3.3]}})
     assert cells_of(registry.page(), "Ember")[3] == "-"
 
 
-def test_what_is_refused_is_not_shown(registry: Registry) -> None:
+def test_what_is_refused_is_not_shown(registry):
     registry.add({"adamw": {60: [3.0]}})
     registry.bundles.append("registry/x: cannot be recomputed")
     assert "1 bundle with 1 cells" in registry.page()
 
 
-def test_the_croissant_of_the_demo_describes_the_files_of_its_manifest() -> None:
+def test_the_croissant_of_the_demo_describes_the_files_of_its_manifest():
     described, (data,) = (
         read_json(DEMO / "croissant.json"),
         read_json(DEMO / "manifest.json")["data"],
@@ -232,7 +230,7 @@ def test_the_croissant_of_the_demo_describes_the_files_of_its_manifest() -> None
     assert str(data["meta"]["source"]) in described["description"]
 
 
-def test_zenodo_and_citation_agree() -> None:
+def test_zenodo_and_citation_agree():
     zenodo = read_json(ROOT / ".zenodo.json")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (zenodo["title"], zenodo["version"], zenodo["license"]) == (

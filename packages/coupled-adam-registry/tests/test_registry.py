@@ -165,7 +165,7 @@ def refused(capsys: pytest.CaptureFixture[str], *bundles: Path, **options: Any) 
     return capsys.readouterr().out
 
 
-def test_a_bundle_is_small_and_says_what_it_is(bundle: Path) -> None:
+def test_a_bundle_is_small_and_says_what_it_is(bundle):
     values = read_json(bundle / BUNDLE)
     assert (values["submitter"], values["notes"], values["reproduces"]) == (
         "Somebody",
@@ -196,9 +196,7 @@ def test_a_bundle_is_small_and_says_what_it_is(bundle: Path) -> None:
     assert lines.split()[0] == bundle.name
 
 
-def test_a_whole_bundle_passes_and_its_cells_come_out_again(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_whole_bundle_passes_and_its_cells_come_out_again(bundle, capsys):
     shutil.rmtree("results")  # as on another machine
     assert checked() == 0
     assert capsys.readouterr().out == f"{bundle.name}: recomputed\n"
@@ -208,7 +206,7 @@ def test_a_whole_bundle_passes_and_its_cells_come_out_again(
     assert said.count(": reproduced bit for bit\n") == 1
 
 
-def test_a_changed_file_is_refused(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_file_is_refused(bundle, capsys):
     change(bundle, "tests.csv", lambda text: text.replace("coupled_adam", "adamw"))
     said = refused(capsys)
     assert f"{bundle.name}: a file was added, removed or changed after the bundle was made" in said
@@ -217,14 +215,14 @@ def test_a_changed_file_is_refused(bundle: Path, capsys: pytest.CaptureFixture[s
     assert f"{bundle.name}: a file was added, removed or changed" in refused(capsys)
 
 
-def test_an_added_file_is_refused(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_added_file_is_refused(bundle, capsys):
     (bundle / ".extra").write_text("x")
     assert f"{bundle.name}: a file was added, removed or changed" in refused(capsys)
     (bundle / ".extra").write_bytes(bytes(1_000_000))
     assert "too large; allowed are 1,000,000 bytes in 1,000 files" in refused(capsys)
 
 
-def test_a_changed_description_is_refused(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_description_is_refused(bundle, capsys):
     write_json(bundle / BUNDLE, read_json(bundle / BUNDLE) | {"submitter": "Another"})
     assert f"{bundle.name}: a file was added, removed or changed" in refused(capsys)
     write_json(bundle / BUNDLE, read_json(bundle / BUNDLE) | {"submitter": "", "more": 1})
@@ -244,9 +242,7 @@ def forge(text: str, by: float = 0.5) -> str:
     return "".join(lines)
 
 
-def test_a_forged_number_is_refused_however_far_it_was_carried(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_forged_number_is_refused_however_far_it_was_carried(bundle, capsys):
     change(bundle, "results.csv", forge)
     assert f"{bundle.name}: a file was added, removed or changed" in refused(capsys)
     bundle = reseal(bundle)
@@ -271,9 +267,7 @@ def test_a_forged_number_is_refused_however_far_it_was_carried(
 @pytest.mark.parametrize(
     ("factor", "same"), [(1 + 4e-16, True), (1 - 1e-14, True), (1 + 1e-9, False)]
 )
-def test_a_statistic_may_be_off_by_the_rounding_of_another_processor(
-    bundle: Path, capsys: pytest.CaptureFixture[str], factor: float, same: bool
-) -> None:
+def test_a_statistic_may_be_off_by_the_rounding_of_another_processor(bundle, capsys, factor, same):
     header, *lines = (bundle / "stated.csv").read_text().splitlines()
     place = header.split(",").index("difference")
     fields = lines[0].split(",")
@@ -289,15 +283,13 @@ def test_a_statistic_may_be_off_by_the_rounding_of_another_processor(
         )
 
 
-def test_a_statistic_may_lack_no_line(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_statistic_may_lack_no_line(bundle, capsys):
     change(bundle, "tests.csv", lambda text: "".join(text.splitlines(keepends=True)[:-1]))
     reseal(bundle)
     assert "tests.csv: DataFrame are different: " in refused(capsys)
 
 
-def test_a_number_that_was_forged_before_the_report_does_not_come_out_again(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_that_was_forged_before_the_report_does_not_come_out_again(bundle, capsys):
     shutil.rmtree(bundle)
     results = STUDY / "results.csv"
     results.write_text(forge(results.read_text()))
@@ -311,7 +303,7 @@ def test_a_number_that_was_forged_before_the_report_does_not_come_out_again(
     assert "too far: test loss: " in said
 
 
-def test_a_dropped_seed_is_refused(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dropped_seed_is_refused(bundle, capsys):
     """From the results, and from the manifest too."""
     shutil.rmtree(bundle)
     results = STUDY / "results.csv"
@@ -345,9 +337,7 @@ def test_a_dropped_seed_is_refused(bundle: Path, capsys: pytest.CaptureFixture[s
     assert not list(REGISTRY.iterdir())  # nothing is left behind
 
 
-def test_a_grid_that_was_widened_after_the_results_is_refused(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_grid_that_was_widened_after_the_results_is_refused(bundle, capsys):
     wider = yaml.safe_load((bundle / "tiny.yaml").read_text())
     wider["grid"][0]["seeds"] = [1, 2, 3]
     change(bundle, "tiny.yaml", lambda text: yaml.safe_dump(wider))
@@ -371,7 +361,7 @@ def settings_that_went(manifest: dict[str, Any]) -> None:
     manifest["protocol"]["versions"]["gone"] = 1
 
 
-def test_a_comment_an_order_and_a_setting_that_went_make_no_other_study(bundle: Path) -> None:
+def test_a_comment_an_order_and_a_setting_that_went_make_no_other_study(bundle):
     bundle = edit_manifest(bundle, settings_that_went)
     settings = yaml.safe_load((bundle / "tiny.yaml").read_text())
     assert "gone" in settings["evaluation"]
@@ -381,9 +371,7 @@ def test_a_comment_an_order_and_a_setting_that_went_make_no_other_study(bundle: 
     assert checked() == 0
 
 
-def test_a_stage_that_went_and_was_used_is_refused(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_that_went_and_was_used_is_refused(bundle, capsys):
     def used(manifest: dict[str, Any]) -> None:
         settings_that_went(manifest)
         manifest["studies"][0]["evaluation"]["gone"] = {}
@@ -392,9 +380,7 @@ def test_a_stage_that_went_and_was_used_is_refused(
     assert "versions of manifest.json: gone have other versions here" in refused(capsys)
 
 
-def test_a_stage_that_has_come_since_could_not_be_used(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_has_come_since_could_not_be_used(bundle, monkeypatch):
     later = replace(STAGES["downstream"], name="later")
     versions = manifest.protocol_versions() | {"later": 1}
     monkeypatch.setattr(check_module, "STAGES", STAGES | {"later": later})
@@ -407,8 +393,8 @@ def test_a_stage_that_has_come_since_could_not_be_used(
     [("training", "warmup_steps", 1), ("evaluation", "isotropy", "eig_float32")],
 )
 def test_a_value_that_was_changed_in_the_study_alone_is_refused(
-    bundle: Path, capsys: pytest.CaptureFixture[str], section: str, name: str, value: Any
-) -> None:
+    bundle, capsys, section, name, value
+):
     settings = yaml.safe_load((bundle / "tiny.yaml").read_text())
     assert settings[section][name] != value
     settings[section][name] = value
@@ -417,15 +403,13 @@ def test_a_value_that_was_changed_in_the_study_alone_is_refused(
     assert "tiny.yaml: its settings are not those of manifest.json" in refused(capsys)
 
 
-def test_a_study_that_grows_when_it_is_read_is_refused(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_that_grows_when_it_is_read_is_refused(bundle, capsys):
     change(bundle, "tiny.yaml", lambda text: f"{text}a: &a [x, x]\nb: [*a, *a]\n")
     reseal(bundle)
     assert "tiny.yaml: has an alias of YAML; write its value out" in refused(capsys)
 
 
-def test_a_run_that_did_not_end_is_no_result(bundle: Path) -> None:
+def test_a_run_that_did_not_end_is_no_result(bundle):
     manifest = read_json(STUDY / "manifest.json")
     manifest["cells"][0] |= {"status": "not trained", "reason": "no run.json"}
     write_json(STUDY / "manifest.json", manifest)
@@ -435,9 +419,7 @@ def test_a_run_that_did_not_end_is_no_result(bundle: Path) -> None:
         write_bundle(STUDY, REGISTRY, "Somebody", "unfinished")
 
 
-def test_another_stated_plan_than_that_of_the_study_is_refused(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_stated_plan_than_that_of_the_study_is_refused(bundle, capsys):
     change(
         bundle,
         "stated.yaml",
@@ -488,11 +470,11 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 )
 @pytest.mark.parametrize(("edit", "message"), FORGED.values(), ids=FORGED)
 def test_settings_follow_from_the_ids(
-    bundle: Path,
-    capsys: pytest.CaptureFixture[str],
-    edit: Callable[[dict[str, Any]], Any],
-    message: str,
-) -> None:
+    bundle,
+    capsys,
+    edit,
+    message,
+):
     edit_manifest(bundle, lambda manifest: edit(manifest["studies"][0]))
     assert message in refused(capsys)
 
@@ -537,9 +519,7 @@ def test_settings_follow_from_the_ids(
         ),
     ],
 )
-def test_what_no_bundle_has_is_refused_one_bundle_at_a_time(
-    bundle: Path, capsys: pytest.CaptureFixture[str], put: Callable[[Path], Any], message: str
-) -> None:
+def test_what_no_bundle_has_is_refused_one_bundle_at_a_time(bundle, capsys, put, message):
     other = REGISTRY / "000"
     shutil.copytree(bundle, other)
     put(other)
@@ -551,17 +531,13 @@ def test_what_no_bundle_has_is_refused_one_bundle_at_a_time(
     assert said.count("\n") == 2
 
 
-def test_a_bundle_that_is_a_link_is_refused(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_that_is_a_link_is_refused(bundle, capsys):
     shutil.move(bundle, "elsewhere")
     bundle.symlink_to(Path("elsewhere").absolute())
     assert f"{bundle}: no folder, or a link to one" in refused(capsys)
 
 
-def test_a_stated_plan_that_grows_when_it_is_read_is_refused(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stated_plan_that_grows_when_it_is_read_is_refused(bundle, capsys):
     text = "a: &a [x, x]\nb: [*a, *a]\n"
     (bundle / "stated.yaml").write_text(text)
     edit_manifest(bundle, lambda manifest: manifest["stated"].update(sha256=sum_of(text.encode())))
@@ -610,9 +586,7 @@ VALUES = {
     "`registry check` refuses it and names the cell.",
 )
 @pytest.mark.parametrize(("metric", "value", "record", "message"), VALUES.values(), ids=VALUES)
-def test_values_are_those_that_a_run_can_have(
-    bundle: Path, metric: str, value: Callable[[str], str], record: dict[str, Any], message: str
-) -> None:
+def test_values_are_those_that_a_run_can_have(bundle, metric, value, record, message):
     shutil.rmtree(bundle)
     results, manifest = STUDY / "results.csv", read_json(STUDY / "manifest.json")
     lines = results.read_text().splitlines(keepends=True)
@@ -665,7 +639,7 @@ def marks_of(label: str) -> str:
     return line
 
 
-def test_a_copy_is_nobodys_witness(bundle: Path) -> None:
+def test_a_copy_is_nobodys_witness(bundle):
     with pytest.raises(
         ValueError,
         match=r"reproduces: nano_.* has the history of .*: this is a copy, train it again",
@@ -678,7 +652,7 @@ def test_a_copy_is_nobodys_witness(bundle: Path) -> None:
         write_bundle(STUDY, REGISTRY, "Another", "of nothing", "0" * 64)
 
 
-def test_others_runs_of_the_same_cells_are_a_mark(bundle: Path) -> None:
+def test_others_runs_of_the_same_cells_are_a_mark(bundle):
     same = repeat("Another", bundle.name)
     repeat(
         "Somebody", bundle.name, histories="cd" * 32
@@ -695,7 +669,7 @@ def test_others_runs_of_the_same_cells_are_a_mark(bundle: Path) -> None:
     "The page has no numbers in that row, or those that somebody ran again, and shows the others"
     " beside them.",
 )
-def test_a_disagreement_is_shown_and_not_decided_by_a_name(bundle: Path) -> None:
+def test_a_disagreement_is_shown_and_not_decided_by_a_name(bundle):
     better = repeat("Forger", None, loss=1.0)
     line = marks_of("Coupled Adam")
     assert re.findall(r"<td[^>]*>(-)</td>", line)[:2] == ["-", "-"]  # neither rank nor loss
@@ -710,9 +684,7 @@ def test_a_disagreement_is_shown_and_not_decided_by_a_name(bundle: Path) -> None
     assert not re.findall(r"<td[^>]*>(-)</td>", line)[1:]  # only a speedup is not there
 
 
-def test_results_of_other_mathematics_are_refused_and_not_shown(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_of_other_mathematics_are_refused_and_not_shown(bundle, capsys):
     now = edit_manifest(
         bundle, lambda manifest: manifest["protocol"]["versions"].update(statistics=1)
     )
@@ -741,11 +713,11 @@ def tuned_bundle() -> Path:
 
 
 def test_a_choice_follows_from_the_losses_of_its_trial(
-    tuned_bundle: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tuned_bundle,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     monkeypatch.chdir(tmp_path)
     bundle = REGISTRY / name_of(read_files(tuned_bundle))
     shutil.copytree(tuned_bundle, bundle)
@@ -809,9 +781,7 @@ def own_bundle(tmp_path: Path, tiny_study: Any, monkeypatch: pytest.MonkeyPatch)
     "`registry check` imports none of it; with `--again` the modules of drawn cells alone, from a"
     " new folder.",
 )
-def test_code_of_a_bundle_is_imported_only_to_train_again(
-    own_bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_a_bundle_is_imported_only_to_train_again(own_bundle, capsys, monkeypatch):
     assert (own_bundle / "code" / "own_for_registry.py").read_text() == OWN
     assert checked() == 0
     assert page()
@@ -835,9 +805,7 @@ def test_code_of_a_bundle_is_imported_only_to_train_again(
     assert "code/own_for_registry.py: not the code of manifest.json" in refused(capsys)
 
 
-def test_no_module_of_a_bundle_takes_the_place_of_another(
-    own_bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_module_of_a_bundle_takes_the_place_of_another(own_bundle, capsys, monkeypatch):
     monkeypatch.setattr(
         check_module,
         "packages_distributions",
@@ -849,14 +817,12 @@ def test_no_module_of_a_bundle_takes_the_place_of_another(
     )
 
 
-def test_a_bundle_without_code_looks_for_no_module(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_without_code_looks_for_no_module(bundle, monkeypatch):
     monkeypatch.delattr(check_module, "packages_distributions")
     assert checked(bundle) == 0
 
 
-def test_a_package_is_put_where_it_is_imported_from(tmp_path: Path) -> None:
+def test_a_package_is_put_where_it_is_imported_from(tmp_path):
     modules = ["mine", "mine.sub", "alone"]
     opened = form.Opened(
         tmp_path, tmp_path.name, {form.code_file(name): name.encode() for name in modules}, None
@@ -869,9 +835,7 @@ def test_a_package_is_put_where_it_is_imported_from(tmp_path: Path) -> None:
     assert found == {"mine/__init__.py": "mine", "mine/sub.py": "mine.sub", "alone.py": "alone"}
 
 
-def test_who_hands_in_and_a_few_words_are_needed(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_hands_in_and_a_few_words_are_needed(bundle, capsys):
     shutil.rmtree(bundle)
     with pytest.raises(SystemExit, match="2"):
         main(["bundle", str(STUDY), "--submitter", "Somebody"])
@@ -891,9 +855,7 @@ def test_who_hands_in_and_a_few_words_are_needed(
     "A bundle of a generated text says other sums of its tokens than this text can have.",
     "`registry check --again` refuses it.",
 )
-def test_a_generated_text_has_one_token_stream(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_generated_text_has_one_token_stream(bundle, capsys):
     def zeros(manifest: dict[str, Any]) -> None:
         for cell in manifest["cells"]:
             cell["data_sha256"] = dict.fromkeys(cell["data_sha256"], "0" * 64)
@@ -912,9 +874,7 @@ def test_a_generated_text_has_one_token_stream(
     "`registry check --again` says that it does not know, with exit status 3.",
 )
 @pytest.mark.parametrize("reason", ["gpus", "no memory"])
-def test_not_to_know_is_no_success(
-    bundle: Path, reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_not_to_know_is_no_success(bundle, reason, capsys):
     def with_gpus(manifest: dict[str, Any]) -> None:
         manifest["studies"][0]["execution"]["gpus"] = 1
 
@@ -939,7 +899,7 @@ def test_not_to_know_is_no_success(
     " other's.",
     "The row keeps the project's numbers, with those of the strangers behind them.",
 )
-def test_the_projects_own_bundle_keeps_its_row(bundle: Path) -> None:
+def test_the_projects_own_bundle_keeps_its_row(bundle):
     printed = re.findall(r"<td[^>]*>(.*?)</td>", marks_of("Coupled Adam"))[1]
     forged = repeat("Forger", None, loss=1.0)
     repeat("Another", forged.name, loss=1.0, histories="cd" * 32)
@@ -954,7 +914,7 @@ def test_the_projects_own_bundle_keeps_its_row(bundle: Path) -> None:
         checked()
 
 
-def test_the_own_bundles_of_this_registry_are_there() -> None:
+def test_the_own_bundles_of_this_registry_are_there():
     registry = ROOT / "registry"
     ours = set()
     # Handed in, of a study of the book, and of an example.
@@ -966,9 +926,7 @@ def test_the_own_bundles_of_this_registry_are_there() -> None:
     assert len(ours) == 6
 
 
-def test_an_own_bundle_may_lie_elsewhere_under_the_name_that_is_listed(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_own_bundle_may_lie_elsewhere_under_the_name_that_is_listed(bundle, capsys):
     own, elsewhere = REGISTRY / "own.txt", Path("book/study/bundle")
     elsewhere.parent.mkdir(parents=True)
     bundle.rename(elsewhere)
@@ -999,9 +957,7 @@ def test_an_own_bundle_may_lie_elsewhere_under_the_name_that_is_listed(
     "It is refused, and the page calls all such times the submitter's word.",
 )
 @pytest.mark.parametrize("at", ["<b>long ago</b>", "2026-11-24", 1764000000])
-def test_times_of_a_stated_plan_are_times(
-    bundle: Path, at: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_times_of_a_stated_plan_are_times(bundle, at, capsys):
     assert "by the submitter&#39;s word, " in page()
 
     def seen(manifest: dict[str, Any]) -> None:
@@ -1015,9 +971,7 @@ def test_times_of_a_stated_plan_are_times(
     assert "seen.0.at: must be " in said
 
 
-def test_a_refusal_names_no_folder_that_is_gone(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusal_names_no_folder_that_is_gone(bundle, capsys):
     shutil.rmtree(bundle)
     results = STUDY / "results.csv"
     results.write_text(forge(results.read_text()))
@@ -1027,7 +981,7 @@ def test_a_refusal_names_no_folder_that_is_gone(
     assert "coupled-adam-bench-" not in str(raised.value)
 
 
-def test_no_templates_are_needed_to_check(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_templates_are_needed_to_check(bundle, capsys):
     assert not Path("templates").exists()
     assert main(["registry", "check", str(bundle)]) == 0
     assert main(["registry", "page", "--templates", "nowhere"]) == 2
@@ -1040,9 +994,7 @@ def test_no_templates_are_needed_to_check(bundle: Path, capsys: pytest.CaptureFi
     "A study of a bundle is 64,000 brackets, of which each takes longer to read than the last.",
     "It is refused after the first fifty.",
 )
-def test_brackets_without_end_are_refused_at_once(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_brackets_without_end_are_refused_at_once(bundle, capsys):
     change(bundle, "tiny.yaml", lambda _: "[" * 64_000)
     bundle = reseal(bundle)
     started = time.process_time()
@@ -1051,7 +1003,7 @@ def test_brackets_without_end_are_refused_at_once(
 
 
 @pytest.mark.parametrize("name", ["plan.json", "manifest.json", "results.csv", "run.json"])
-def test_a_pipe_is_no_file_of_a_study(bundle: Path, name: str) -> None:
+def test_a_pipe_is_no_file_of_a_study(bundle, name):
     folder = next(Path("results/runs").iterdir()) if name == "run.json" else STUDY
     (folder / name).unlink()
     os.mkfifo(folder / name)

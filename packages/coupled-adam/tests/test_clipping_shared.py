@@ -5,7 +5,7 @@ import torch
 from coupled_adam import CoupledAdam
 
 
-def test_gradients_of_one_buffer_are_clipped_and_stepped() -> None:
+def test_gradients_of_one_buffer_are_clipped_and_stepped():
     """They share torch's count of changes in place, which clipping another gradient moves on."""
     embedding = torch.nn.Parameter(torch.ones(4, 2))
     bias = torch.nn.Parameter(torch.ones(2))

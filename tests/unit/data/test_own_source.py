@@ -75,7 +75,7 @@ def make(study: Study, out: Path) -> None:
     prepare(study, data_id(study, data_digest(study)), out, workers=1)
 
 
-def test_the_bins_have_its_tokens(study_of: Any, tmp_path: Path) -> None:
+def test_the_bins_have_its_tokens(study_of, tmp_path):
     study = study_of(n_tokens=30)
     try_source(study)
     make(study, tmp_path / "out")
@@ -88,7 +88,7 @@ def test_the_bins_have_its_tokens(study_of: Any, tmp_path: Path) -> None:
     assert (counts[2], counts.sum(), len(counts)) == (2, 31, 512)
 
 
-def test_the_id_follows_arguments_and_files(study_of: Any, tmp_path: Path) -> None:
+def test_the_id_follows_arguments_and_files(study_of, tmp_path):
     before = data_digest(study_of())
     assert data_digest(study_of(n_tokens=41)) != before
     (tmp_path / "text" / "a.tok").write_bytes(b"\0\2")
@@ -108,7 +108,7 @@ def test_the_id_follows_arguments_and_files(study_of: Any, tmp_path: Path) -> No
         ("Short", r"val has 3 tokens .*; let the class of data\.source give more tokens of val"),
     ],
 )
-def test_tokens_that_are_refused(study_of: Any, kind: str, said: str, tmp_path: Path) -> None:
+def test_tokens_that_are_refused(study_of, kind, said, tmp_path):
     with pytest.raises(ValueError, match=said):
         make(study_of(kind), tmp_path / "out")
 
@@ -120,8 +120,6 @@ def test_tokens_that_are_refused(study_of: Any, kind: str, said: str, tmp_path: 
         ("Counting", {"n": 1}, r"data\.source\.arguments: .*'n'; .* takes \(files, n_tokens=40\)"),
     ],
 )
-def test_a_source_is_tried_before_the_first_job(
-    study_of: Any, kind: str, arguments: dict[str, Any], said: str
-) -> None:
+def test_a_source_is_tried_before_the_first_job(study_of, kind, arguments, said):
     with pytest.raises(ValueError, match=said):
         try_source(study_of(kind, **arguments))

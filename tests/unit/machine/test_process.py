@@ -8,7 +8,7 @@ import pytest
 from coupled_adam_bench.machine.process import rarely_collected
 
 
-def test_python_looks_for_garbage_as_before_at_the_end() -> None:
+def test_python_looks_for_garbage_as_before_at_the_end():
     usual = gc.get_threshold()
     with pytest.raises(KeyError), rarely_collected():
         assert gc.get_threshold()[0] > 10 * usual[0]
@@ -17,7 +17,7 @@ def test_python_looks_for_garbage_as_before_at_the_end() -> None:
     assert gc.get_threshold() == usual
 
 
-def test_the_command_line_leaves_its_objects_to_the_system_when_it_ends() -> None:
+def test_the_command_line_leaves_its_objects_to_the_system_when_it_ends():
     program = (
         "import atexit, gc, sys; from coupled_adam_bench import __main__\n"
         "atexit.register(lambda: print(gc.get_freeze_count() > 10_000))\n"

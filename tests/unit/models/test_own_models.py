@@ -170,7 +170,7 @@ def study_of(tiny_study: Callable[..., dict[str, Any]], module: str) -> Callable
 
 
 @pytest.mark.parametrize(("kind", "parameters"), [("Means", N_MEANS), ("SquaredReLU", N_SQUARED)])
-def test_a_right_class_passes_the_trial(study_of: Any, kind: str, parameters: int) -> None:
+def test_a_right_class_passes_the_trial(study_of, kind, parameters):
     study = study_of(kind, parameters)
     (model,) = study.models
     try_models(study)
@@ -198,12 +198,12 @@ def test_a_right_class_passes_the_trial(study_of: Any, kind: str, parameters: in
         ("Lost", r"models\.nano\.architecture\.path: .* has no 'Lost'"),
     ],
 )
-def test_a_class_that_breaks_the_contract_is_refused(study_of: Any, kind: str, said: str) -> None:
+def test_a_class_that_breaks_the_contract_is_refused(study_of, kind, said):
     with pytest.raises(ValueError, match=said):
         try_models(study_of(kind))
 
 
-def test_the_trial_names_the_right_number_of_parameters(study_of: Any) -> None:
+def test_the_trial_names_the_right_number_of_parameters(study_of):
     with pytest.raises(ValueError, match=rf"models\.nano\.parameters: .* set it to {N_MEANS}$"):
         try_models(study_of("Means", 1))
 
@@ -219,17 +219,13 @@ def test_the_trial_names_the_right_number_of_parameters(study_of: Any) -> None:
         ({"architecture": {"arguments": {}}}, "Field required"),
     ],
 )
-def test_settings_that_do_not_go_with_it(
-    study_of: Any, module: str, changes: dict[str, Any], said: str
-) -> None:
+def test_settings_that_do_not_go_with_it(study_of, module, changes, said):
     (model,) = study_of("Means").models
     with pytest.raises(ValueError, match=said):
         Model.model_validate(model.model_dump() | changes)
 
 
-def test_the_id_follows_class_arguments_and_code(
-    study_of: Any, module: str, tmp_path: Path
-) -> None:
+def test_the_id_follows_class_arguments_and_code(study_of, module, tmp_path):
     def ids(*given: Any, **changes: Any) -> list[str]:
         return list(make_plan(study_of(*given, **changes)).cells)
 
@@ -244,9 +240,7 @@ def test_the_id_follows_class_arguments_and_code(
     assert ids(None) == plain
 
 
-def test_code_that_was_edited_after_the_start_is_refused(
-    study_of: Any, module: str, tmp_path: Path
-) -> None:
+def test_code_that_was_edited_after_the_start_is_refused(study_of, module, tmp_path):
     study = with_code(study_of("Means"))
     (tmp_path / f"{module}.py").write_text(CODE + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match="Means is not the code with which the study was started"):
@@ -256,9 +250,7 @@ def test_code_that_was_edited_after_the_start_is_refused(
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_it_comes_back_as_it_was_saved(
-    study_of: Any, tied: bool, tmp_path: Path, tokenizer_folder: Path
-) -> None:
+def test_it_comes_back_as_it_was_saved(study_of, tied, tmp_path, tokenizer_folder):
     cell = next(iter(make_plan(study_of("SquaredReLU", N_SQUARED)).cells.values()))
     cell = replace(cell, model=cell.model.model_copy(update={"tied": tied}))
     model = build_model(cell.model, cell.vocab_size, cell.training.seq_len)
@@ -275,7 +267,7 @@ def test_it_comes_back_as_it_was_saved(
         load_model(tmp_path / "model")
 
 
-def test_an_initialization_fills_the_matrices(study_of: Any, module: str) -> None:
+def test_an_initialization_fills_the_matrices(study_of, module):
     init = {"path": f"{module}.Twice", "arguments": {"value": 0.25}}
     study = study_of(None, training={"init": init})
     try_models(study)
@@ -292,8 +284,6 @@ def test_an_initialization_fills_the_matrices(study_of: Any, module: str) -> Non
         ("Means", r"training\.init\.path: .*Means is no subclass of InitializationPlugIn"),
     ],
 )
-def test_an_initialization_that_breaks_the_contract_is_refused(
-    study_of: Any, module: str, kind: str, said: str
-) -> None:
+def test_an_initialization_that_breaks_the_contract_is_refused(study_of, module, kind, said):
     with pytest.raises(ValueError, match=said):
         try_models(study_of(None, training={"init": {"path": f"{module}.{kind}"}}))

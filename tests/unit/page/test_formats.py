@@ -44,11 +44,11 @@ NAN = math.nan
         (123456789012.25, 0.5, 2, 1, "123456789012.2 (5)"),
     ],
 )
-def test_shorthand(mean: float, sd: float, n: int, digits: int, text: str) -> None:
+def test_shorthand(mean, sd, n, digits, text):
     assert str(shorthand(Sample(n, mean, sd), digits)) == text
 
 
-def test_one_difference_is_printed_in_one_way() -> None:
+def test_one_difference_is_printed_in_one_way():
     """Two sums of the same accuracies, which differ in their last bit at the middle of two
     decimals."""
     up, down = 0.11750000000000005, 0.11749999999999994
@@ -58,19 +58,19 @@ def test_one_difference_is_printed_in_one_way() -> None:
     assert len(spreads) == 1
 
 
-def test_every_minus_is_a_minus_sign() -> None:
+def test_every_minus_is_a_minus_sign():
     assert significant(-2.44e-5) == "\u22122.44e\u221205"
     assert grouped(-0.0721) == "\u22120.0721" and grouped(97_656.25) == "97,700"
     assert grouped(1_331_712.0) == "1,330,000"  # as the paper's stands beside it
 
 
-def test_an_interval_that_is_not_there_has_no_brackets() -> None:
+def test_an_interval_that_is_not_there_has_no_brackets():
     for print_it in (with_interval, difference_with_interval):
         assert print_it(0.5, NAN, NAN, 2) == "0.50"
         assert print_it(0.5, 0.25, 0.75, 2) == "0.50 [0.25, 0.75]"
 
 
-def test_paddings_align_the_means() -> None:
+def test_paddings_align_the_means():
     column = [
         Shorthand("2.97", "(12)"),
         Shorthand("3.03", "(4)"),
@@ -82,7 +82,7 @@ def test_paddings_align_the_means() -> None:
     assert aligned([]) == []
 
 
-def test_other_numbers() -> None:
+def test_other_numbers():
     assert fixed(1.005, 0) == "1"
     assert significant(-0.00012345) == "\u22120.000123"
     assert significant(1.5e-7) == "1.5e\u221207"

@@ -2,7 +2,6 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -58,8 +57,8 @@ def draw_all(plan: Plan, folder: Path, out: Path) -> None:
 
 
 def test_all_figures_in_both_formats_the_same_bytes_again(
-    fake: Any, fake_in_parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fake, fake_in_parts, tmp_path, monkeypatch
+):
     first, again = (
         fake.study_dir / "figures",
         fake_in_parts.study_dir / "figures",
@@ -86,9 +85,7 @@ def test_all_figures_in_both_formats_the_same_bytes_again(
         assert path.read_bytes() == (first / path.name).read_bytes()
 
 
-def test_a_file_takes_one_draw_and_no_other_file_changes_it(
-    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_takes_one_draw_and_no_other_file_changes_it(fake, tmp_path, monkeypatch):
     monkeypatch.setattr(write, "figures_of", lambda plan: {"training": FIGURES["training"].caption})
     drawn, draw = [], Figure.draw
 
@@ -103,7 +100,7 @@ def test_a_file_takes_one_draw_and_no_other_file_changes_it(
     assert written == (fake.study_dir / "figures/training.pdf").read_bytes()
 
 
-def test_fonts_in_a_pdf_have_no_tables_of_layout(fake: Any) -> None:
+def test_fonts_in_a_pdf_have_no_tables_of_layout(fake):
     written = (fake.study_dir / "figures/training.pdf").read_bytes()
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", written, re.DOTALL)
     contents = [zlib.decompress(stream) for stream in streams]
@@ -119,9 +116,7 @@ def test_fonts_in_a_pdf_have_no_tables_of_layout(fake: Any) -> None:
     "a matplotlibrc in the working folder or the home changes fonts, lines, colours and layout",
     "figures begin with matplotlib's own defaults: the same bytes",
 )
-def test_a_matplotlibrc_changes_no_figure(
-    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_matplotlibrc_changes_no_figure(fake, tmp_path, monkeypatch):
     theirs = {
         "font.family": "monospace",
         "lines.linewidth": 9,
@@ -144,9 +139,7 @@ def test_a_matplotlibrc_changes_no_figure(
 
 
 @pytest.mark.usefixtures("no_pdf")
-def test_partial_results_and_studies_without_tables_are_drawn(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_partial_results_and_studies_without_tables_are_drawn(tiny_study, tmp_path):
     block = {"models": ["nano"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}
     studies = ({}, {"grid": [block]})
     for number, plan in enumerate(
@@ -157,9 +150,7 @@ def test_partial_results_and_studies_without_tables_are_drawn(
 
 
 @pytest.mark.usefixtures("no_pdf")
-def test_the_geometry_is_drawn_where_a_study_measures_it(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, drawn_from: Any
-) -> None:
+def test_the_geometry_is_drawn_where_a_study_measures_it(tiny_study, tmp_path, drawn_from):
     settings = tiny_study()
     without = figures_of(make_plan(parse_study(settings)))
     assert OF_ALL | {"similarity"} <= set(without)
@@ -199,13 +190,13 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
     assert (tmp_path / "figures/geometry.svg").is_file()
 
 
-def test_differences_are_at_the_places_that_both_have() -> None:
+def test_differences_are_at_the_places_that_both_have():
     found, reference = [(1, 5.0), (2, 2.0), (4, 1.0)], [(1, 4.0), (2, 2.5), (3, 0.0)]
     assert differences(found, reference) == [(1, 1.0), (2, -0.5)]
     assert differences(reference, reference) == [(1, 0.0), (2, 0.0), (3, 0.0)]
 
 
-def test_validation_losses_are_points_beside_the_training_loss(fake: Any, drawn_from: Any) -> None:
+def test_validation_losses_are_points_beside_the_training_loss(fake, drawn_from):
     with rc_context(RC):
         losses, _ = training(drawn_from(fake.plan, fake.root / "runs")).axes
     (legend,) = losses.figure.legends
@@ -225,9 +216,7 @@ def test_validation_losses_are_points_beside_the_training_loss(fake: Any, drawn_
     "a label is half a formula, such as `$\\frac{$`",
     "figures print it as it is, where the report failed after all training",
 )
-def test_labels_are_text_and_not_formulas(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_labels_are_text_and_not_formulas(tiny_study, tmp_path):
     settings = tiny_study()
     settings["models"][0]["label"] = r"5$ <b>&_{\frac"
     own = {"name": "custom", "path": "torch.optim.Adagrad", "key": "ada", "label": r"$\frac{$"}
@@ -249,8 +238,8 @@ def test_labels_are_text_and_not_formulas(
 
 
 def test_spectrum_and_norms_of_the_cells_that_are_measured(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, stored: Any, drawn_from: Any
-) -> None:
+    tiny_study, tmp_path, stored, drawn_from
+):
     plan = make_plan(parse_study(tiny_study()))
     first, second, diverged = list(plan.cells)[:3]
     files = stored(plan, tmp_path / "runs")
@@ -274,7 +263,7 @@ def test_spectrum_and_norms_of_the_cells_that_are_measured(
     assert [line.get_ydata().tolist() for line in norms.get_lines()] == [[1.0, 2.0]] * 2
 
 
-def test_the_band_is_one_standard_deviation_where_all_seeds_are_there() -> None:
+def test_the_band_is_one_standard_deviation_where_all_seeds_are_there():
     from matplotlib.figure import Figure
 
     seeds = [{1: 4.0, 2: 3.0, 3: 2.0}, {1: 6.0, 2: 3.5, 3: math.nan}, {1: 5.0, 2: 2.5}]
@@ -301,7 +290,7 @@ def test_the_band_is_one_standard_deviation_where_all_seeds_are_there() -> None:
     }  # the sample standard deviations are 1 and 0.5
 
 
-def test_a_long_curve_has_no_more_points_than_its_panel_can_show() -> None:
+def test_a_long_curve_has_no_more_points_than_its_panel_can_show():
     from matplotlib.figure import Figure
 
     ax = Figure().subplots()
@@ -311,7 +300,7 @@ def test_a_long_curve_has_no_more_points_than_its_panel_can_show() -> None:
     assert (line.get_xdata()[0], line.get_xdata()[-1], len(line.get_xdata())) == (1, 20_000, 500)
 
 
-def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) -> None:
+def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake):
     for path in sorted((fake.study_dir / "figures").glob("*.pdf")):
         content = path.read_bytes()
         assert b"/Subtype /Type3" not in content and b"/FontFile2" in content
@@ -326,7 +315,7 @@ def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) ->
 
 
 @pytest.mark.parametrize("settings", [RC, IN_COLUMN], ids=["page", "column"])
-def test_rows_of_many_models_have_room_for_their_labels(settings: dict[str, Any]) -> None:
+def test_rows_of_many_models_have_room_for_their_labels(settings):
     """matplotlib warns where it has none, and then lets panels lie over each other."""
     with drawing_with(settings):
         figure, axes = panels(20)
@@ -337,9 +326,7 @@ def test_rows_of_many_models_have_room_for_their_labels(settings: dict[str, Any]
     assert min(heights) > 0.15
 
 
-def test_one_number_of_tokens_is_drawn_as_bars_by_optimizer(
-    tiny_plan: Plan, results_of: Any, drawn_from: Any
-) -> None:
+def test_one_number_of_tokens_is_drawn_as_bars_by_optimizer(tiny_plan, results_of, drawn_from):
     study = results_of(tiny_plan, lambda cell, metric: 0.25 + 0.01 * cell.seed)
     with rc_context(RC):
         isotropy, ratio = embeddings(drawn_from(tiny_plan, Path(), study)).axes
@@ -350,9 +337,7 @@ def test_one_number_of_tokens_is_drawn_as_bars_by_optimizer(
         assert [text.get_text() for text in ax.texts] == ["0.27 (1)", "0.27 (1)"]
 
 
-def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(
-    fake: Any, drawn_from: Any
-) -> None:
+def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(fake, drawn_from):
     with rc_context(RC):
         (ax,) = plane(drawn_from(fake.plan, fake.root / "runs")).axes
     *points, line = ax.lines
@@ -368,9 +353,7 @@ def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(
     np.testing.assert_allclose(np.divide(line.get_xdata(), line.get_ydata()), 20)
 
 
-def test_scales_of_coupled_adam_are_drawn_with_their_spread(
-    tiny_study: Callable[..., dict[str, Any]], results_of: Any, drawn_from: Any
-) -> None:
+def test_scales_of_coupled_adam_are_drawn_with_their_spread(tiny_study, results_of, drawn_from):
     assert scaled_places(make_plan(parse_study(tiny_study()))) == []
     settings = tiny_study()
     scaled = [{"name": "coupled_adam", "scale_exponent": n} for n in (2, -1)]
@@ -399,7 +382,7 @@ def test_scales_of_coupled_adam_are_drawn_with_their_spread(
         np.testing.assert_allclose(np.asarray(line.get_ydata(), float), [2.92, 3.02, math.nan])
 
 
-def test_a_label_that_is_longer_than_its_axis_has_two_lines() -> None:
+def test_a_label_that_is_longer_than_its_axis_has_two_lines():
     with drawing_with(IN_COLUMN):
         figure, (first, second) = panels(2)
         first.set_ylabel("difference to $a  b$ of Adam (nat/token)")

@@ -50,7 +50,7 @@ def material_of(study: StudyResults, tmp_path: Any) -> Material:
     return Material(study, tmp_path, tmp_path)
 
 
-def test_values_differences_and_long_rows(tiny_plan: Plan, tmp_path: Any) -> None:
+def test_values_differences_and_long_rows(tiny_plan, tmp_path):
     material = material_of(study_of(tiny_plan), tmp_path)
     bands, matrix = tables_of(SECTION, material)
     assert [line[0] for line in bands[::2]] == [band.label for band in BANDS]
@@ -65,7 +65,7 @@ def test_values_differences_and_long_rows(tiny_plan: Plan, tmp_path: Any) -> Non
     ]
 
 
-def test_a_missing_seed_is_a_gap(tiny_plan: Plan, tmp_path: Any) -> None:
+def test_a_missing_seed_is_a_gap(tiny_plan, tmp_path):
     lost = next(
         cell.id for cell in tiny_plan.cells.values() if cell.optimizer.name == "coupled_adam"
     )
@@ -75,7 +75,7 @@ def test_a_missing_seed_is_a_gap(tiny_plan: Plan, tmp_path: Any) -> None:
     assert tables_of(SECTION, material_of(study, tmp_path))[0][1][2:] == ["-"] * 6
 
 
-def test_equal_differences_have_no_interval(tiny_plan: Plan, tmp_path: Any) -> None:
+def test_equal_differences_have_no_interval(tiny_plan, tmp_path):
     """Three equal differences have no spread: an interval of dashes would say nothing."""
 
     def value(cell: Cell, metric: Metric) -> float:
@@ -85,9 +85,7 @@ def test_equal_differences_have_no_interval(tiny_plan: Plan, tmp_path: Any) -> N
     assert bands[1][3::2] == ["\u22120.50"] * 3
 
 
-def test_a_difference_of_the_section_is_that_of_the_decision(
-    tiny_plan: Plan, tmp_path: Any
-) -> None:
+def test_a_difference_of_the_section_is_that_of_the_decision(tiny_plan, tmp_path):
     study = decide(study_of(tiny_plan))
     (group, *_) = study.layout.groups["table1"]
     found = study.at(group, "loss_rarest")["coupled_adam"].against["adamw"]
@@ -95,13 +93,13 @@ def test_a_difference_of_the_section_is_that_of_the_decision(
     assert tables_of(SECTION, material_of(study, tmp_path))[0][1][3] == text
 
 
-def test_one_seed_has_a_difference_without_an_interval(tiny_study: Any, tmp_path: Any) -> None:
+def test_one_seed_has_a_difference_without_an_interval(tiny_study, tmp_path):
     block = tiny_study()["grid"][0] | {"table": "table2", "seeds": [2]}
     study = study_of(make_plan(parse_study(tiny_study(grid=[block]))))
     assert tables_of(SECTION, material_of(study, tmp_path))[0][1][3] == "\u22120.50"
 
 
-def test_results_of_before_have_no_section(tiny_plan: Plan, tmp_path: Any) -> None:
+def test_results_of_before_have_no_section(tiny_plan, tmp_path):
     banded = frozenset(
         name for name in METRICS if name.startswith("loss_") or "calibration" in name
     )

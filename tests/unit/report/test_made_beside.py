@@ -10,7 +10,6 @@ from coupled_adam_bench.cli.guard import outdated_report
 from coupled_adam_bench.report import make
 from coupled_adam_bench.report.make import Places, move_in, report
 from coupled_adam_bench.report.manifest import made_before, write_manifest
-from coupled_adam_bench.study.plan import Plan
 
 FILES = {
     "results.csv": "a,1\n",
@@ -46,7 +45,7 @@ def made(tmp_path: Path) -> Path:
     return study_dir
 
 
-def test_a_report_that_is_whole(made: Path) -> None:
+def test_a_report_that_is_whole(made):
     assert contents(made).keys() == FILES.keys() | {"manifest.json", "report.done"}
     assert list(outdated_report(made, "plan")) == []
     assert (made / "report.done").exists()
@@ -63,7 +62,7 @@ def test_a_report_that_is_whole(made: Path) -> None:
     " `NAME.damaged-1`.",
 )
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
-def test_an_edited_file_is_made_anew_and_kept(made: Path, name: str, tmp_path: Path) -> None:
+def test_an_edited_file_is_made_anew_and_kept(made, name, tmp_path):
     before = contents(made)
     edited = before[name].replace(b"1", b"8").replace(b"2", b"8").replace(b"3", b"8")
     edited = edited.replace(b"4", b"8").replace(b"5", b"8")
@@ -79,14 +78,12 @@ def test_an_edited_file_is_made_anew_and_kept(made: Path, name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"sha256": 1, "made_for": ""}'])
-def test_a_manifest_that_is_none_counts_as_edited(made: Path, text: str) -> None:
+def test_a_manifest_that_is_none_counts_as_edited(made, text):
     (made / "manifest.json").write_text(text)
     assert made_before(made).edited == ("manifest.json",)
 
 
-def test_what_no_longer_belongs_to_a_study_goes_and_what_is_the_users_stays(
-    made: Path, tmp_path: Path
-) -> None:
+def test_what_no_longer_belongs_to_a_study_goes_and_what_is_the_users_stays(made, tmp_path):
     (made / "tables" / "mine.tex").write_text("mine")
     (made / "figures" / "plane.svg").write_text("edited")
     fewer = {
@@ -103,7 +100,7 @@ def test_what_no_longer_belongs_to_a_study_goes_and_what_is_the_users_stays(
     }
 
 
-def test_a_part_leaves_the_rest(made: Path, tmp_path: Path) -> None:
+def test_a_part_leaves_the_rest(made, tmp_path):
     (tmp_path / "part" / "tables").mkdir(parents=True)
     (tmp_path / "part" / "tables" / "table1.tex").write_text("new")
     before = contents(made)
@@ -119,9 +116,7 @@ def test_a_part_leaves_the_rest(made: Path, tmp_path: Path) -> None:
     " and makes all anew.",
 )
 @pytest.mark.parametrize("n_moved", range(6))
-def test_a_kill_while_files_are_moved(
-    made: Path, n_moved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_files_are_moved(made, n_moved, tmp_path, monkeypatch):
     before, new = contents(made), {name: f"{text}{text}" for name, text in FILES.items()}
     replace, moved = Path.replace, []
 
@@ -151,9 +146,7 @@ def test_a_kill_while_files_are_moved(
     assert made_before(made).edited == ()
 
 
-def test_a_report_that_fails_leaves_the_last_one(
-    tiny_plan: Plan, tmp_path: Path, templates: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_that_fails_leaves_the_last_one(tiny_plan, tmp_path, templates, monkeypatch):
     places = Places(templates, tmp_path / "tiny", tmp_path / "runs")
     monkeypatch.setattr(make, "write_figures", lambda material, folder, endings: None)
     monkeypatch.setattr(make, "write_report", lambda material, folder: None)

@@ -73,7 +73,7 @@ def rivals(tiny_study: Any) -> Plan:
     return make_plan(parse_study(tiny_study(tables={"rivals": table}, grid=[block])))
 
 
-def test_comparisons_are_those_of_scipy_and_statsmodels(rivals: Plan) -> None:
+def test_comparisons_are_those_of_scipy_and_statsmodels(rivals):
     """The columns of the table are one family, over all pairs; the questions beside them another,
     against the references."""
     study = study_of(rivals, drawn)
@@ -117,7 +117,7 @@ def shown(study: StudyResults, runs: Path) -> tuple[list[list[list[str]]], list[
     ]
 
 
-def test_the_references_are_the_first_adam_and_coupled_adam(rivals: Plan, tmp_path: Path) -> None:
+def test_the_references_are_the_first_adam_and_coupled_adam(rivals, tmp_path):
     study = study_of(rivals, drawn)
     found = list(grids(SECTION.blocks(Material(study, tmp_path))))
     assert [grid.caption for grid in found] == ["Minus Adam, f = 3", "Minus Coupled Adam"]
@@ -133,8 +133,8 @@ def test_the_references_are_the_first_adam_and_coupled_adam(rivals: Plan, tmp_pa
 
 
 def test_the_error_of_a_calibration_over_documents_stands_beside_its_interval_over_seeds(
-    tiny_plan: Plan,
-) -> None:
+    tiny_plan,
+):
     study = study_of(tiny_plan, lambda cell, task, name: 0.01 * cell.seed)
     rows = [
         (cell, "test", "pooled_calibration_rarest_stderr", 0.1 * cell.seed, "nat")
@@ -158,7 +158,7 @@ def told(study: StudyResults, tmp_path: Path) -> list[str]:
     return [re.sub("<.*?>", "", item) for item in items.items]
 
 
-def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:
+def test_better_needs_the_correction(tiny_plan, tmp_path):
     """The two-sided p of 0.038 from t = 5 with 3 seeds would be significant, and is not after the
     correction over the eight columns of Table 1; every place says the same."""
 
@@ -191,7 +191,7 @@ def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:
     assert "After correction: in 0." in counts
 
 
-def test_a_harm_is_told_as_a_harm(tiny_plan: Plan, tmp_path: Path) -> None:
+def test_a_harm_is_told_as_a_harm(tiny_plan, tmp_path):
     """The p of a loss that is higher is that of its interval, not 1 from a test of the other
     side."""
 
@@ -214,7 +214,7 @@ def test_a_harm_is_told_as_a_harm(tiny_plan: Plan, tmp_path: Path) -> None:
     assert study.at(group, "loss_rarest")["adamw"].against["coupled_adam"].outcome == Outcome.BETTER
 
 
-def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
+def test_gaps(tiny_plan, tiny_study, tmp_path):
     """What is missing in one seed is a gap; what was never measured is no column; one seed has no
     answers."""
     lost = next(
@@ -235,7 +235,7 @@ def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
     assert tables == [] and said[0].startswith("Nothing was tested: a test needs two seeds")
 
 
-def test_three_sentences_say_it_in_words(tiny_plan: Plan, tmp_path: Path) -> None:
+def test_three_sentences_say_it_in_words(tiny_plan, tmp_path):
     """No sentence calls an optimizer better if the interval of the difference contains 0."""
 
     def value(cell: Any, task: str, name: str) -> float:
@@ -253,9 +253,7 @@ def test_three_sentences_say_it_in_words(tiny_plan: Plan, tmp_path: Path) -> Non
     assert "The largest tested difference in loss from Adam is that of Coupled Adam" in largest
 
 
-def test_the_largest_effect_is_told_and_a_failed_run_is_no_effect(
-    tiny_study: Any, tmp_path: Path
-) -> None:
+def test_the_largest_effect_is_told_and_a_failed_run_is_no_effect(tiny_study, tmp_path):
     table = {"title": "Rivals", "comparison": "each_other", "columns": ["loss", "isotropy"]}
     optimizers = ["adamw", "coupled_adam"]
     optimizers += [{"name": "sgd", "lr_factor": factor} for factor in (2, 4, 1e9)]
@@ -279,7 +277,7 @@ def test_the_largest_effect_is_told_and_a_failed_run_is_no_effect(
     assert "SGD, f = 1e+09" in failed and failed.count("SGD") == 1
 
 
-def test_the_same_runs_in_two_tables_have_one_outcome(tiny_study: Any, tmp_path: Path) -> None:
+def test_the_same_runs_in_two_tables_have_one_outcome(tiny_study, tmp_path):
     """The second table has more tests, after whose correction the same difference is not
     significant; it is decided in the first."""
     tables = {
@@ -321,7 +319,7 @@ def test_the_same_runs_in_two_tables_have_one_outcome(tiny_study: Any, tmp_path:
     assert [row["optimizer"] for row in grid_of_adam.rows] == ["coupled_adam", "sgd_f2"]
 
 
-def test_other_seeds_of_the_same_place_are_told_apart(tiny_study: Any, tmp_path: Path) -> None:
+def test_other_seeds_of_the_same_place_are_told_apart(tiny_study, tmp_path):
     """Table 1 has two seeds and Table 7 three, so the same optimizer has two differences at one
     place."""
     block = tiny_study()["grid"][0] | {"optimizers": ["adamw", "coupled_adam"]}
@@ -338,7 +336,7 @@ def test_other_seeds_of_the_same_place_are_told_apart(tiny_study: Any, tmp_path:
     assert "Table" not in [column.heading for column in once.columns]
 
 
-def test_what_has_no_spread_is_the_same_and_not_higher(tiny_plan: Plan, tmp_path: Path) -> None:
+def test_what_has_no_spread_is_the_same_and_not_higher(tiny_plan, tmp_path):
     def value(cell: Any, task: str, name: str) -> float:
         if name == "loss_rarest":
             return 8.0
@@ -349,7 +347,7 @@ def test_what_has_no_spread_is_the_same_and_not_higher(tiny_plan: Plan, tmp_path
     assert "is the same in each seed, which is not clearly different (p = 1.0000" in first
 
 
-def test_what_lacks_a_value_is_not_tested_and_not_worse(tiny_study: Any, tmp_path: Path) -> None:
+def test_what_lacks_a_value_is_not_tested_and_not_worse(tiny_study, tmp_path):
     block = tiny_study()["grid"][0] | {"tokens": [{"steps": 60}, {"steps": 120}]}
     plan = make_plan(parse_study(tiny_study(grid=[block])))
 
@@ -376,9 +374,7 @@ HOSTILE: dict[str, Callable[[int], float]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_numbers_are_rendered_without_a_claim(
-    kind: str, tiny_plan: Plan, tmp_path: Path, templates: Path
-) -> None:
+def test_hostile_numbers_are_rendered_without_a_claim(kind, tiny_plan, tmp_path, templates):
     def value(cell: Any, task: str, name: str) -> float:
         if cell.optimizer.name == "adamw":
             return 0.5
@@ -417,11 +413,11 @@ def test_hostile_numbers_are_rendered_without_a_claim(
         (math.nan, 0.05, "-"),
     ],
 )
-def test_a_p_value_is_told_from_its_level(p: float, level: float, printed: str) -> None:
+def test_a_p_value_is_told_from_its_level(p, level, printed):
     assert p_value(p, level) == printed
 
 
-def test_an_end_of_an_interval_is_told_from_zero() -> None:
+def test_an_end_of_an_interval_is_told_from_zero():
     minus = "\N{MINUS SIGN}"
     assert (
         difference_with_interval(-0.0034, -0.0070, 0.0002, 3)
@@ -432,9 +428,7 @@ def test_an_end_of_an_interval_is_told_from_zero() -> None:
     assert difference_with_interval(1.93e7, 1e7, 3e7, 3) == "1.93e+07 [1e+07, 3e+07]"
 
 
-def test_the_user_s_own_optimizer_is_the_question(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_the_user_s_own_optimizer_is_the_question(tiny_study, tmp_path):
     settings = tiny_study()
     assert question(make_plan(parse_study(settings))) == "Did it reproduce?"
     own = {"name": "custom", "path": "torch.optim.Adagrad", "key": "mine", "label": "MyOpt"}
@@ -475,15 +469,13 @@ SGD = {"name": "sgd", "lr_factor": 2}
         (["ember", "coupled_adam"], "Did it reproduce?"),
     ],
 )
-def test_the_question_names_what_is_compared_with_adam(
-    optimizers: list[Any], asked: str, tiny_study: Callable[..., dict[str, Any]]
-) -> None:
+def test_the_question_names_what_is_compared_with_adam(optimizers, asked, tiny_study):
     settings = tiny_study()
     settings["grid"][0] |= {"table": None, "optimizers": optimizers}
     assert question(make_plan(parse_study(settings))) == asked
 
 
-def test_reaches_of_the_drawn_study(fake: Any) -> None:
+def test_reaches_of_the_drawn_study(fake):
     """Recounted from tests.csv: where Holm's p is below 0.05."""
     study = fake.study
     found = [each for verdict in verdicts(study) for each in reaches(study, verdict)]

@@ -39,9 +39,7 @@ def text_of(study_dir: Path, name: str) -> str:
     return (study_dir / name).read_text(encoding="utf-8")
 
 
-def test_a_table_of_three_columns_needs_no_code(
-    build: Any, tiny_study: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_table_of_three_columns_needs_no_code(build, tiny_study):
     settings = tiny_study(tables={"mine": MINE})
     optimizers = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}]
     settings["grid"].append(settings["grid"][0] | {"table": "mine", "optimizers": optimizers})
@@ -69,9 +67,7 @@ def test_a_table_of_three_columns_needs_no_code(
     assert (study_dir / "tables" / "table1.tex").is_file()
 
 
-def test_another_choice_of_columns_for_a_table_of_the_paper(
-    build: Any, tiny_study: Callable[..., dict[str, Any]]
-) -> None:
+def test_another_choice_of_columns_for_a_table_of_the_paper(build, tiny_study):
     study_dir = build(
         make_plan(
             parse_study(tiny_study(tables={"table1": {"columns": ["isotropy"], "title": "One"}}))
@@ -84,7 +80,7 @@ def test_another_choice_of_columns_for_a_table_of_the_paper(
     assert "is not\njudged here" in page
 
 
-def test_what_a_table_fits_into_is_a_setting(tiny_study: Callable[..., dict[str, Any]]) -> None:
+def test_what_a_table_fits_into_is_a_setting(tiny_study):
     def declared(**settings: Any) -> Table:
         return parse_study(tiny_study(tables={"table1": settings})).tables_of_blocks["table1"]
 
@@ -111,7 +107,7 @@ def rows_of(results: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
     return list(dict.fromkeys(results[list(columns)].itertuples(index=False, name=None)))
 
 
-def test_two_models_of_one_size(build: Any, tiny_study: Callable[..., dict[str, Any]]) -> None:
+def test_two_models_of_one_size(build, tiny_study):
     # Heads change no number of parameters.
     models = [
         SHAPE | {"name": "few", "d_model": 8},
@@ -146,9 +142,7 @@ def test_two_models_of_one_size(build: Any, tiny_study: Callable[..., dict[str, 
     assert "N = 1.43K (few), D = 60 steps" in text_of(study_dir, "figures/training.svg")
 
 
-def test_two_corpora_and_two_recipes(
-    build: Any, tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_two_corpora_and_two_recipes(build, tiny_study, tmp_path):
     def write(name: str, **changes: Any) -> None:
         (tmp_path / f"{name}.yaml").write_text(
             yaml.safe_dump(tiny_study(**({"study": name} | changes)))

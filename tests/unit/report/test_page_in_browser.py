@@ -112,13 +112,13 @@ def page(fake: Any) -> str:
     )  # without its figures, which take the time
 
 
-def test_a_strict_parser_takes_the_page(page: str) -> None:
+def test_a_strict_parser_takes_the_page(page):
     parser = html5lib.HTMLParser(strict=True)
     parser.parse(page)
     assert parser.errors == []
 
 
-def test_each_id_is_there_once(page: str) -> None:
+def test_each_id_is_there_once(page):
     ids = re.findall(r'<[^>]* id="([^"]*)"', page)
     assert len(ids) > 10
     assert len(ids) == len({*ids})
@@ -153,7 +153,7 @@ def found_in(
     return run
 
 
-def test_axe_finds_nothing_and_a_click_sorts(page: str, found_in: Callable[..., Any]) -> None:
+def test_axe_finds_nothing_and_a_click_sorts(page, found_in):
     axe = (files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
     result = found_in(page, _CHECK.replace("AXE", axe))
     assert result["violations"] == []
@@ -167,9 +167,7 @@ def test_axe_finds_nothing_and_a_click_sorts(page: str, found_in: Callable[..., 
     assert before == after > 0
 
 
-def test_columns_are_sorted_by_value_with_what_is_missing_last(
-    templates: Path, tmp_path: Path, found_in: Callable[..., Any]
-) -> None:
+def test_columns_are_sorted_by_value_with_what_is_missing_last(templates, tmp_path, found_in):
     names, grids = [Column[tuple[int, str]]("row", lambda row: str(row[0]), "row")], []
     for name, texts in _COLUMNS.items():
         column = Column[tuple[int, str]](name, lambda row: row[1])
@@ -198,9 +196,7 @@ def test_columns_are_sorted_by_value_with_what_is_missing_last(
         assert sorted_["again"] == sorted_["ascending"]
 
 
-def test_the_registry_is_whole_at_1280_pixels(
-    templates: Path, tmp_path: Path, found_in: Callable[..., Any]
-) -> None:
+def test_the_registry_is_whole_at_1280_pixels(templates, tmp_path, found_in):
     registry = Path(__file__).parents[3] / "registry"
     assert write_registry(registry, tmp_path / "registry.html", templates) == []
     page = (tmp_path / "registry.html").read_text(encoding="utf-8")
@@ -210,7 +206,7 @@ def test_the_registry_is_whole_at_1280_pixels(
     assert found["wide"] == []
 
 
-def test_the_list_of_contents_has_the_titles_of_the_sections(page: str) -> None:
+def test_the_list_of_contents_has_the_titles_of_the_sections(page):
     contents, rest = page.split("</nav>", 1)
     listed = re.findall(r'<li[^>]*><a href="#([^"]*)">(.*?)</a>', contents)
     assert listed[0] == ("verdict", "Who is better, and where")

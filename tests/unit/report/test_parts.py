@@ -16,7 +16,7 @@ def contents(fake: Any, path: Path) -> bytes:
     return text
 
 
-def test_a_study_in_parts_has_the_results_of_the_whole(fake: Any, fake_in_parts: Any) -> None:
+def test_a_study_in_parts_has_the_results_of_the_whole(fake, fake_in_parts):
     assert len(fake_in_parts.plan.studies) == 3
     folders = (fake.study_dir, fake_in_parts.study_dir)
     files = ((path.relative_to(folder) for path in folder.rglob("[!.]*.*")) for folder in folders)

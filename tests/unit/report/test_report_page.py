@@ -3,7 +3,6 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.metadata import version
@@ -41,7 +40,7 @@ from coupled_adam_bench.statistics.scores import (
 )
 from coupled_adam_bench.study.catalogue import versions
 from coupled_adam_bench.study.catalogue.tables import SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.settings import load_study, parse_any_study, parse_study
 
 ROOT = Path(__file__).parents[3]
@@ -77,7 +76,7 @@ def page(fake: Any) -> str:
     return fake.page
 
 
-def test_page_is_self_contained_and_well_formed(page: str, fake: Any) -> None:
+def test_page_is_self_contained_and_well_formed(page, fake):
     tags = Page(page).tags
     names = [tag for tag, _ in tags]
     assert not {"link", "iframe"} & set(names)
@@ -102,7 +101,7 @@ def test_page_is_self_contained_and_well_formed(page: str, fake: Any) -> None:
     assert all(attributes["alt"] for tag, attributes in tags if tag == "img")
 
 
-def test_each_figure_is_in_one_section(page: str, fake: Any) -> None:
+def test_each_figure_is_in_one_section(page, fake):
     """One that stands in a section of its own is not among the others too."""
     for caption in figures_of(fake.plan).values():
         assert page.count(f"<figcaption>{escape(caption)}") == 1
@@ -110,15 +109,13 @@ def test_each_figure_is_in_one_section(page: str, fake: Any) -> None:
     assert escape(figures_of(fake.plan)["training"]) in overview
 
 
-def test_what_to_paste_names_the_label_that_the_table_has(page: str, fake: Any) -> None:
+def test_what_to_paste_names_the_label_that_the_table_has(page, fake):
     pasted = page.partition("refers to the first of them")[0].rpartition("<code>")[2]
     label = pasted.partition("{")[2].partition("}")[0]
     assert f"\\label{{{label}}}" in (fake.study_dir / "tables" / "table1.tex").read_text()
 
 
-def test_figures_of_many_bytes_stand_beside_the_page(
-    fake: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_of_many_bytes_stand_beside_the_page(fake, monkeypatch):
     folder = fake.study_dir / "figures"
     names = list(figures_of(fake.plan))
     sizes = [(folder / f"{name}.svg").stat().st_size for name in names]
@@ -129,7 +126,7 @@ def test_figures_of_many_bytes_stand_beside_the_page(
     assert beside == names[1:]
 
 
-def test_a_long_table_is_cut_and_says_so(templates: Path) -> None:
+def test_a_long_table_is_cut_and_says_so(templates):
     columns = [Column[int]("number", str, "number")]
     section = Section("long", "Long", lambda _: [Grid("Long", columns, range(1234))])
     text = html_of(section, Material(SimpleNamespace(plan=None), study_dir=templates))  # type: ignore[arg-type]
@@ -137,7 +134,7 @@ def test_a_long_table_is_cut_and_says_so(templates: Path) -> None:
     assert f"The first {MOST_ROWS} of 1,234 lines; the study&#39;s files have all." in text
 
 
-def test_the_protocol_says_how_the_text_was_read() -> None:
+def test_the_protocol_says_how_the_text_was_read():
     source = {
         "n_empty_documents": 3,
         "other_files": {".md": 1},
@@ -165,17 +162,17 @@ def test_the_protocol_says_how_the_text_was_read() -> None:
     }
 
 
-def test_links_point_to_files(page: str, fake: Any) -> None:
+def test_links_point_to_files(page, fake):
     for tag, attributes in Page(page).tags:
         if tag == "a" and (attributes["href"] or "").startswith("../"):
             assert (fake.study_dir / "report" / str(attributes["href"])).is_file()
 
 
-def test_title_is_escaped(page: str) -> None:
+def test_title_is_escaped(page):
     assert "<h1>Drawn numbers, 100 % fake &amp; &lt;b&gt;harmless&lt;/b&gt;</h1>" in page
 
 
-def test_diverged_runs_are_listed_with_their_reason(page: str, fake: Any) -> None:
+def test_diverged_runs_are_listed_with_their_reason(page, fake):
     section = page[page.index('id="runs"') : page.index('id="protocol"')]
     diverged = [cell for cell in fake.plan.cells.values() if cell.optimizer.key == "sgd_f600"]
     assert len(diverged) == 6
@@ -188,7 +185,7 @@ def test_diverged_runs_are_listed_with_their_reason(page: str, fake: Any) -> Non
     assert "86 completed, 8 diverged" in page
 
 
-def test_scores_and_verdict_by_recount(study: StudyResults) -> None:
+def test_scores_and_verdict_by_recount(study):
     results, tests = study.results, compare(study)
     assert tests is not None
     cards = {card.table.name: card for card in scorecards(study)}
@@ -249,7 +246,7 @@ def adam_wins_loss(tests: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
     return changed
 
 
-def test_verdict_words(study: StudyResults) -> None:
+def test_verdict_words(study):
     tests = compare(study)
     assert tests is not None
     claimed = tests["metric"].isin(["isotropy", "mean_norm_ratio", "r_bar"])
@@ -278,16 +275,14 @@ def test_verdict_words(study: StudyResults) -> None:
         ("workflow/config/demo", "table1", "generated"),
     ],
 )
-def test_a_verdict_s_word_knows_how_far_its_study_is_from_the_paper(
-    name: str, table: str, reach: str
-) -> None:
+def test_a_verdict_s_word_knows_how_far_its_study_is_from_the_paper(name, table, reach):
     study = load_study(ROOT / f"{name}.yaml")
     plan = Planned(study, "data-0123456789").plan()  # their texts are not needed
     assert reach_of(layout_of(plan).groups[table]) == reach
     assert len(WORDS[reach]) == len(UNTESTED[reach]) == len(TONES)
 
 
-def test_the_verdict_looks_at_the_loss_that_the_claim_names(study: StudyResults) -> None:
+def test_the_verdict_looks_at_the_loss_that_the_claim_names(study):
     tests = compare(study)
     assert tests is not None
     few, _, most = sorted(tests[tests["table"] == "table1"]["n_tokens"].unique())
@@ -308,10 +303,10 @@ def test_the_verdict_looks_at_the_loss_that_the_claim_names(study: StudyResults)
 
 @pytest.mark.parametrize("wrong", [None, {"weight_decay": 0.1}, {"mu_centering": True}])
 def test_optimizers_with_learning_rates_of_their_own_are_judged(
-    wrong: dict[str, Any] | None,
-    tiny_study: Callable[..., dict[str, Any]],
-    results_of: Callable[..., StudyResults],
-) -> None:
+    wrong,
+    tiny_study,
+    results_of,
+):
     settings = tiny_study()
     adam = {"name": "adamw", "lr_factor": 9} | (
         wrong or {}
@@ -342,7 +337,7 @@ def test_optimizers_with_learning_rates_of_their_own_are_judged(
     assert verdict.loss.wins == {"adamw_f9": 0, "coupled_adam_f3": 0}
 
 
-def test_the_page_says_how_strong_its_evidence_is(page: str) -> None:
+def test_the_page_says_how_strong_its_evidence_is(page):
     section = " ".join(page[page.index('id="verdict"') : page.index('id="tables"')].split())
     assert (
         "Evidence: 9 blocks of 3 sizes and 3 numbers of tokens, 3 seeds each, significant by the"
@@ -358,7 +353,7 @@ def test_the_page_says_how_strong_its_evidence_is(page: str) -> None:
     )
 
 
-def test_sections_stand_in_order(page: str) -> None:
+def test_sections_stand_in_order(page):
     order = (
         "verdict",
         "tables",
@@ -381,9 +376,7 @@ def test_sections_stand_in_order(page: str) -> None:
     assert all(f'href="#{name}"' in front for name in order)
 
 
-def test_the_study_of_the_page_is_in_it(
-    fake: Any, fake_in_parts: Any, page: str, tmp_path: Path
-) -> None:
+def test_the_study_of_the_page_is_in_it(fake, fake_in_parts, page, tmp_path):
     for plan in (fake.plan, fake_in_parts.plan):
         for name, text in study_files(plan).items():
             assert "paths:" not in text
@@ -399,9 +392,7 @@ def test_the_study_of_the_page_is_in_it(
     assert "snakemake --cores all --configfile fake.yaml" in page
 
 
-def test_the_last_section_tells_who_has_only_the_folder_how_to_check_it(
-    page: str, fake: Any
-) -> None:
+def test_the_last_section_tells_who_has_only_the_folder_how_to_check_it(page, fake):
     section = " ".join(page[page.index('id="reproduce"') :].split())
     assert "Runs: 94 in all, 86 completed, 8 diverged. 8 runs failed: see" in section
     assert (
@@ -414,7 +405,7 @@ def test_the_last_section_tells_who_has_only_the_folder_how_to_check_it(
     assert command in section
 
 
-def test_manifest(fake: Any) -> None:
+def test_manifest(fake):
     manifest = json.loads((fake.study_dir / "manifest.json").read_text())
     assert manifest["study"] == "fake"
     assert [study["study"] for study in manifest["studies"]] == ["fake"]
@@ -436,9 +427,7 @@ def test_manifest(fake: Any) -> None:
     )
 
 
-def test_runs_that_are_not_there_are_said_to_be_missing(
-    tiny_plan: Plan, tmp_path: Path, templates: Path, draw_only: Callable[..., None]
-) -> None:
+def test_runs_that_are_not_there_are_said_to_be_missing(tiny_plan, tmp_path, templates, draw_only):
     study_dir = tmp_path / "tiny"
     draw_only()
     report(
@@ -456,7 +445,7 @@ def test_runs_that_are_not_there_are_said_to_be_missing(
         manifest_of(tiny_plan, study_dir, tmp_path)
 
 
-def test_what_the_study_takes_is_in_the_page(page: str) -> None:
+def test_what_the_study_takes_is_in_the_page(page):
     section = page[page.index('id="cost"') : page.index('id="runs"')]
     assert "an estimate for" in section or "speeds of ended runs" in section
     for text in ("gpt2-125m", "took each", "disk", "FLOPs"):

@@ -43,9 +43,7 @@ def write_histories(plan: Plan, runs: Path) -> None:
         (runs / cell.id / "history.jsonl").write_text(text)
 
 
-def test_a_line_is_the_longest_run_against_the_tokens_read(
-    plan: Plan, tmp_path: Path, drawn_from: Any
-) -> None:
+def test_a_line_is_the_longest_run_against_the_tokens_read(plan, tmp_path, drawn_from):
     write_histories(plan, tmp_path)
     with rc_context(RC):
         slope, exponent, r_squared = second_moment(drawn_from(plan, tmp_path)).axes
@@ -60,7 +58,7 @@ def test_a_line_is_the_longest_run_against_the_tokens_read(
     assert r_squared.get_xlabel() == "tokens read so far"
 
 
-def test_only_a_study_that_measures_runs_of_adam_has_it(tiny_study: Any, plan: Plan) -> None:
+def test_only_a_study_that_measures_runs_of_adam_has_it(tiny_study, plan):
     assert "second_moment" in figures_of(plan)
     settings = tiny_study()
     assert "second_moment" not in figures_of(make_plan(parse_study(settings)))

@@ -1,12 +1,10 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -34,7 +32,7 @@ BODY
 MEASURE = r"\typeout{\the\columnwidth\space for \the\wd0.}"
 
 
-def test_the_paper_s_settings_are_printed_as_the_study_sets_them() -> None:
+def test_the_paper_s_settings_are_printed_as_the_study_sets_them():
     models, training = setup_tables(
         make_plan(load_any_study(STUDIES / "paper_small.yaml"), [STUDIES])
     )
@@ -65,7 +63,7 @@ def test_the_paper_s_settings_are_printed_as_the_study_sets_them() -> None:
         assert found[name] == text
 
 
-def test_studies_that_train_alike_share_a_column() -> None:
+def test_studies_that_train_alike_share_a_column():
     models, training = setup_tables(make_plan(load_any_study(STUDIES / "paper.yaml"), [STUDIES]))
     assert training.header == ("setting", "paper_small, paper_sgd, paper_scale", "paper_large")
     assert dict(
@@ -76,8 +74,8 @@ def test_studies_that_train_alike_share_a_column() -> None:
 
 
 def test_own_optimizers_are_named_with_their_code(
-    tiny_study: Callable[..., dict[str, Any]],
-) -> None:
+    tiny_study,
+):
     settings = tiny_study()
     assert "own optimizers" not in dict(setup_tables(make_plan(parse_study(settings)))[1].rows)
     own = {"name": "custom", "path": "torch.optim.Adagrad", "key": "mine", "label": "Mine"}
@@ -96,8 +94,8 @@ def test_own_optimizers_are_named_with_their_code(
 
 
 def test_a_table_of_the_study_s_own_may_not_take_the_name(
-    tiny_study: Callable[..., dict[str, Any]],
-) -> None:
+    tiny_study,
+):
     own = {"title": "Mine", "comparison": "pair", "columns": ["loss"]}
     settings = tiny_study(tables={"setup_models": own})
     settings["grid"][0]["table"] = "setup_models"
@@ -107,7 +105,7 @@ def test_a_table_of_the_study_s_own_may_not_take_the_name(
         parse_study(settings)
 
 
-def test_hostile_names_are_escaped_and_the_tables_fit(tmp_path: Path, templates: Path) -> None:
+def test_hostile_names_are_escaped_and_the_tables_fit(tmp_path, templates):
     settings = yaml.safe_load((STUDIES / "paper_small.yaml").read_text())
     plan = make_plan(parse_any_study(settings | {"title": r"50 % & <b>_{x}$ \input{/etc/passwd}"}))
     models, training = setup_tables(plan)

@@ -1,8 +1,6 @@
 import hashlib
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +26,7 @@ def pairs(name: str, ratings: list[float], cosines: list[float]) -> PairSimilari
         max_size=9,
     )
 )
-def test_pairs_are_read_back_bit_for_bit(rows: list[tuple[int, float, float]]) -> None:
+def test_pairs_are_read_back_bit_for_bit(rows):
     places, ratings, cosines = zip(*rows, strict=True) if rows else ((), (), ())
     kept = PairSimilarities(
         "set-1.a", np.array(places, np.int64), np.array(ratings), np.array(cosines)
@@ -44,13 +42,13 @@ def test_pairs_are_read_back_bit_for_bit(rows: list[tuple[int, float, float]]) -
             np.testing.assert_array_equal(getattr(again[0], name), getattr(kept, name))
 
 
-def test_what_is_no_file_of_pairs_is_named() -> None:
+def test_what_is_no_file_of_pairs_is_named():
     for contents in (b"", b"set", pack_pairs([pairs("s", [1.0], [0.5])])[:-9]):
         with pytest.raises(ValueError, match=r"f\.gz: not the similarities of word pairs"):
             unpack_pairs(contents, Path("f.gz"))
 
 
-def test_means_by_rating_by_hand() -> None:
+def test_means_by_rating_by_hand():
     few = means_by_rating(
         np.array([1.0, 0.0, 1.0, 2.0]), np.array([[0.2, 0.5, 0.4, NAN], [NAN, 0.7, 0.6, NAN]])
     )
@@ -64,8 +62,8 @@ def test_means_by_rating_by_hand() -> None:
 
 
 def test_a_panel_for_each_set_with_the_cells_that_have_pairs(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, stored: Any, drawn_from: Any
-) -> None:
+    tiny_study, tmp_path, stored, drawn_from
+):
     plan = make_plan(parse_study(tiny_study()))
     adam = [cell for cell in plan.cells.values() if cell.optimizer.key == "adamw"]
     files = stored(plan, tmp_path / "runs")

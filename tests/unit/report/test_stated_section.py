@@ -75,7 +75,7 @@ def kept(section: Shown) -> list[str]:
     return [kept for _, kept, _ in section.checks]
 
 
-def test_a_plan_that_was_followed(section: Callable[..., Shown]) -> None:
+def test_a_plan_that_was_followed(section):
     found = section([1, 2, 3])
     assert kept(found) == ["yes"] * 2
     row = found.hypothesis
@@ -83,14 +83,14 @@ def test_a_plan_that_was_followed(section: Callable[..., Shown]) -> None:
     assert "and so are the hypotheses below" not in found.html
 
 
-def test_a_plan_seen_after_a_run_is_exploratory(section: Callable[..., Shown]) -> None:
+def test_a_plan_seen_after_a_run_is_exploratory(section):
     found = section([1, 2, 3], n_begun=4)
     assert kept(found) == ["no", "yes"]
     assert "when 4 of 6 runs had begun" in found.checks[0][2]
     assert "and so are the hypotheses below" in found.html
 
 
-def test_a_changed_text_is_said(section: Callable[..., Shown]) -> None:
+def test_a_changed_text_is_said(section):
     section([1, 2, 3])
     assert (
         "1 other text(s) of the plan were seen too" in section([1, 2, 3], alpha=0.01).checks[0][2]
@@ -106,12 +106,12 @@ def test_a_changed_text_is_said(section: Callable[..., Shown]) -> None:
     ],
 )
 def test_what_was_not_followed_is_said(
-    section: Callable[..., Shown],
-    seeds: list[int],
-    without: tuple[int, ...],
-    checks: Any,
-    finding: str,
-) -> None:
+    section,
+    seeds,
+    without,
+    checks,
+    finding,
+):
     found = section(seeds, without=without)
     assert kept(found) == checks
     assert ("no value of seed" in found.hypothesis[-1]) == (
@@ -121,12 +121,12 @@ def test_what_was_not_followed_is_said(
 
 
 def test_the_page_and_the_manifest_of_a_stated_plan(
-    tiny_study: Callable[..., dict[str, Any]],
-    results_of: Any,
-    templates: Path,
-    tmp_path: Path,
-    draw_only: Callable[..., None],
-) -> None:
+    tiny_study,
+    results_of,
+    templates,
+    tmp_path,
+    draw_only,
+):
     draw_only()
     path, folder = tmp_path / "plan.yaml", tmp_path / "tiny"
     better = LOSS | {"difference": 0.03, "spread": 0.01}

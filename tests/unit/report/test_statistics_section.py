@@ -2,7 +2,6 @@ import math
 import re
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from coupled_adam_bench.study.settings import parse_study
 PAIR = ("adamw", "coupled_adam")
 
 
-def test_survivors_by_recount(fake: Any) -> None:
+def test_survivors_by_recount(fake):
     material, tests = fake.material, compare(fake.study)
     # Table 2 has no test.
     one, seven = (
@@ -56,8 +55,8 @@ def test_survivors_by_recount(fake: Any) -> None:
 
 
 def test_a_bold_value_of_counts_that_differ_alike_has_survived_no_test(
-    tiny_study: Any, results_of: Any, tmp_path: Path
-) -> None:
+    tiny_study, results_of, tmp_path
+):
     """Each seed of Coupled Adam has two items of 24 more right: no spread, so no paired test."""
     counts = {1: 10, 2: 10, 3: 11}
     untested = results_of(
@@ -79,7 +78,7 @@ def test_a_bold_value_of_counts_that_differ_alike_has_survived_no_test(
     assert "not tested" in line and line[-1] == "no spread, so no test"
 
 
-def test_margins_add_the_tests_of_equivalence(fake: Any) -> None:
+def test_margins_add_the_tests_of_equivalence(fake):
     *_, every = tables_of(SECTION, fake.material)
     tests = compare(fake.study)
     # Table 7 has the runs of Adam and Coupled Adam at two places of Table 1, which stand there.
@@ -95,7 +94,7 @@ def test_margins_add_the_tests_of_equivalence(fake: Any) -> None:
     ]
 
 
-def test_a_bold_value_without_a_paired_test_has_not_survived_one(fake: Any) -> None:
+def test_a_bold_value_without_a_paired_test_has_not_survived_one(fake):
     """A comparison that was not tested is none that a bold value has passed."""
     material, study = fake.material, fake.study
     comparisons = {}
@@ -110,7 +109,7 @@ def values(fact: Any) -> Any:
     return np.array(list(fact.by_seed.values()))
 
 
-def test_equal_is_said_where_both_one_sided_tests_hold(fake: Any) -> None:
+def test_equal_is_said_where_both_one_sided_tests_hold(fake):
     said = [text for text in texts_of(SECTION, fake.material) if "is equal within" in text]
     loss, expected = fake.study.layout.metrics["loss"], []
     for group in (group for groups in fake.study.layout.groups.values() for group in groups):
@@ -129,21 +128,21 @@ def test_equal_is_said_where_both_one_sided_tests_hold(fake: Any) -> None:
     )
 
 
-def test_the_same_text(fake: Any) -> None:
+def test_the_same_text(fake):
     small, large, rivals = tables_of(SECTION, fake.material)[2:5]
     assert [(line[4], line[7][-4:]) for line in small] == [("50", "of 3")] * 9
     assert {line[7] for line in large} == {"1 of 1"}
     assert next(line for line in rivals if line[2] == "SGD, f = 600")[9] == "-"  # it has diverged
 
 
-def test_every_file_is_read_back_bit_for_bit(fake: Any) -> None:
+def test_every_file_is_read_back_bit_for_bit(fake):
     for statistic in statistics_of(fake.plan):
         frame = fake.material.frame(statistic)
         again = read_csv(fake.study_dir / statistic.file, statistic.columns, statistic.key)
         pd.testing.assert_frame_equal(again, frame, check_exact=True, check_dtype=not frame.empty)
 
 
-def test_power_shows_the_rows_of_its_file(fake: Any) -> None:
+def test_power_shows_the_rows_of_its_file(fake):
     shown = [line for table in tables_of(power.STATISTIC, fake.material) for line in table]
     for line, row in zip(shown, fake.material.rows(power.STATISTIC), strict=True):
         assert line[5:7] == [row["design"], str(row["n"])]
@@ -153,7 +152,7 @@ def test_power_shows_the_rows_of_its_file(fake: Any) -> None:
     }  # a diverged run of SGD
 
 
-def test_intervals_in_print() -> None:
+def test_intervals_in_print():
     assert interval(-0.12345, 12.0) == "[\u22120.123, 12]"
     assert interval(1.23456, 1.24567, 4) == "[1.235, 1.246]"
     assert interval(math.nan, 1.0) == "-"
@@ -169,13 +168,13 @@ def test_intervals_in_print() -> None:
     ],
 )
 def test_seeds_that_read_the_same_text_are_warned_of(
-    training: Any,
-    seeds: list[int],
-    shared: str | None,
-    tiny_study: Any,
-    results_of: Any,
-    tmp_path: Path,
-) -> None:
+    training,
+    seeds,
+    shared,
+    tiny_study,
+    results_of,
+    tmp_path,
+):
     settings = tiny_study()
     settings["training"] |= training
     settings["grid"][0]["seeds"] = seeds

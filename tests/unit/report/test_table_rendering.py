@@ -33,7 +33,7 @@ from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.store.markup import letters_by_need
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalogue.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.plan.cells import Cell
 from coupled_adam_bench.study.settings import parse_study
 
@@ -118,7 +118,7 @@ def tables(small: StudyResults) -> dict[str, PrintedTable]:
     return {table.name: table for table in build_tables(decide(small))}
 
 
-def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
+def test_layout_values_and_bold(tables):
     table = tables["table1"]
     places = [(row.tokens, row.size, row.label) for row in table.rows]
     assert places == [
@@ -151,8 +151,8 @@ def width_of(table: PrintedTable) -> int:
 
 
 def test_a_run_worse_than_guessing_is_marked_and_as_wide_as_others(
-    tiny_study: Callable[..., dict[str, Any]], results_of: Any, templates: Path
-) -> None:
+    tiny_study, results_of, templates
+):
     sgd = [{"name": "sgd", "lr_factor": factor} for factor in (2, 1e9)]
     block = tiny_study()["grid"][0] | {"table": "table7", "optimizers": ["adamw", *sgd]}
     plan = make_plan(parse_study(tiny_study(grid=[block])))
@@ -183,9 +183,7 @@ def test_a_run_worse_than_guessing_is_marked_and_as_wide_as_others(
     assert slightly.text == f"{(guessing + 0.1) * 1.02:.2f}† ({round(guessing + 0.1)})"
 
 
-def test_a_column_that_nobody_measured_goes_with_a_note(
-    small: StudyResults, templates: Path
-) -> None:
+def test_a_column_that_nobody_measured_goes_with_a_note(small, templates):
     values = small.results["value"].mask(small.results["metric"] == "r_bar")
     table = build_tables(decide(replace(small, results=small.results.assign(value=values))))[0]
     assert [metric.name for metric in table.columns] == [each for each in PAPER if each != "r_bar"]
@@ -215,9 +213,7 @@ def test_a_column_that_nobody_measured_goes_with_a_note(
         ((math.nan, math.nan), None),
     ],
 )
-def test_the_size_of_the_held_out_text_stands_below_every_loss(
-    documents: tuple[float, float], note: str | None, small: StudyResults, templates: Path
-) -> None:
+def test_the_size_of_the_held_out_text_stands_below_every_loss(documents, note, small, templates):
     cells = small.plan.cells.values()
     sizes = {"n_predicted_tokens": (12345.0, 12345.0), "n_documents": documents}
     rows = [
@@ -233,9 +229,7 @@ def test_the_size_of_the_held_out_text_stands_below_every_loss(
         assert ("Losses are over 12,345 tokens" in text) == (note is not None)
 
 
-def test_a_missing_value_says_why_where_the_pointer_rests(
-    tiny_plan: Plan, results_of: Any, templates: Path
-) -> None:
+def test_a_missing_value_says_why_where_the_pointer_rests(tiny_plan, results_of, templates):
     def value(cell: Cell, metric: Metric) -> float:
         is_lost = (cell.optimizer.name, cell.seed) == ("coupled_adam", 2)
         return math.nan if is_lost and metric.name == "loss" else 1.0 + cell.seed / 8
@@ -251,7 +245,7 @@ def test_a_missing_value_says_why_where_the_pointer_rests(
     assert 'title="1 of 3 values missing;' in page.render(table=table, table_id="t")
 
 
-def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> None:
+def test_golden_files(small, templates, tmp_path):
     """Set CAB_UPDATE_GOLDEN=1 to write the files anew, and read the diff."""
     write_tables(decide(small), tmp_path / "tables", templates)
     names = sorted(
@@ -268,9 +262,7 @@ def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> N
         assert text == (GOLDEN / name).read_text(), name
 
 
-def test_tables_are_made_of_facts_and_ask_for_nothing_else(
-    small: StudyResults, templates: Path, tmp_path: Path
-) -> None:
+def test_tables_are_made_of_facts_and_ask_for_nothing_else(small, templates, tmp_path):
     """What has the facts of a study and no results has the same tables."""
     study = decide(small)
     read: Any = SimpleNamespace(plan=study.plan, layout=study.layout, facts=study.facts)
@@ -295,13 +287,13 @@ def hostile(table: PrintedTable) -> PrintedTable:
     return replace(table, caption=f"{HOSTILE}\n\nnext {HOSTILE}", rows=rows)
 
 
-def test_html_escapes(tables: dict[str, PrintedTable], templates: Path) -> None:
+def test_html_escapes(tables, templates):
     text = render_html(hostile(tables["table1"]), templates)
     assert "<script" not in text
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; 50 % of_it" in text
 
 
-def test_latex_escapes() -> None:
+def test_latex_escapes():
     assert latex_escape(r"a & b_c % d \input{x}") == r"a \& b\_c \% d \textbackslash{}input\{x\}"
     assert (
         latex_escape("$1 #2 ~ ^ <a> [b]\n\n\tc")
@@ -310,7 +302,7 @@ def test_latex_escapes() -> None:
     assert latex_escape("0.123 ± 0.004, \u22121") == r"0.123 $\pm$ 0.004, $-$1"
 
 
-def test_letters_of_labels_are_macros_or_said_to_need_another_latex() -> None:
+def test_letters_of_labels_are_macros_or_said_to_need_another_latex():
     assert latex_escape("κ ≤ 1 · 2×8, ≈2K") == r"$\kappa$ $\leq$ 1 $\cdot$ 2$\times$8, $\approx$2K"
     assert latex_escape("β₂ 10⁻⁸ \u039c") == r"$\beta$$_{2}$ 10$^{-}$$^{8}$ M"
     assert latex_escape("Gro\u0308ße") == "Größe"
@@ -321,16 +313,14 @@ def test_letters_of_labels_are_macros_or_said_to_need_another_latex() -> None:
     }
 
 
-def test_letters_that_need_another_latex_are_said_in_each_file(
-    tables: dict[str, PrintedTable], templates: Path
-) -> None:
+def test_letters_that_need_another_latex_are_said_in_each_file(tables, templates):
     named = replace(tables["table1"], rows=(replace(tables["table1"].rows[0], label="語"),))
     said = "% The letters 語 need XeLaTeX or LuaLaTeX with a font that has them.\n"
     assert render_latex(named, templates).startswith(said)
     assert render_tabular(named, templates).startswith(said)
 
 
-def test_templates_refuse_what_is_not_defined(templates: Path) -> None:
+def test_templates_refuse_what_is_not_defined(templates):
     for environment, text in (
         (latex_environment(templates), "((( missing )))"),
         (html_environment(templates), "{{ missing }}"),
@@ -374,9 +364,7 @@ def pdflatex(tmp_path: Path) -> Callable[[str], str]:
     "tables have them as macros, or say which LaTeX they need, where pdflatex dropped them",
 )
 @pytest.mark.parametrize("encoding", ["OT1", "T1"])
-def test_pdflatex_prints_every_letter_that_no_file_says_it_lacks(
-    encoding: str, pdflatex: Callable[[str], str]
-) -> None:
+def test_pdflatex_prints_every_letter_that_no_file_says_it_lacks(encoding, pdflatex):
     known = {"pdflatex"} if encoding == "T1" else set[str]()
     printed = []
     for letter in map(chr, range(0xA1, 0x3000)):
@@ -417,9 +405,7 @@ def measured(text: str) -> str:
 
 
 @pytest.mark.parametrize("document", [TWO_COLUMNS, NARROW], ids=["two columns", "5.5 in"])
-def test_tables_fit_what_they_are_for(
-    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str], document: str
-) -> None:
+def test_tables_fit_what_they_are_for(tables, templates, pdflatex, document):
     widths = ("text", "column", "3.0in", "139mm")
     floats = [
         render_latex(replace(table, declaration=replace(table.declaration, width=width)), templates)
@@ -434,9 +420,7 @@ def test_tables_fit_what_they_are_for(
     assert all(0.4 < ratio <= 1.0001 for ratio in ratios(log)), ratios(log)
 
 
-def test_a_table_that_fits_in_no_type_needs_graphicx_and_says_so(
-    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
-) -> None:
+def test_a_table_that_fits_in_no_type_needs_graphicx_and_says_so(tables, templates, pdflatex):
     table = tables["table1"]
     text = render_latex(
         replace(table, declaration=replace(table.declaration, width="3in")), templates
@@ -445,9 +429,7 @@ def test_a_table_that_fits_in_no_type_needs_graphicx_and_says_so(
     assert "table1 is too wide; load graphicx" in pdflatex(DOCUMENT.replace("BODY", text))
 
 
-def test_the_type_is_no_smaller_than_it_must_be(
-    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
-) -> None:
+def test_the_type_is_no_smaller_than_it_must_be(tables, templates, pdflatex):
     table = tables["table1"]
     probe = r"\def\CABtry#1#2{\ifdim\wd0>\CABwidth\relax\typeout{CAB-SMALLER}"
 
@@ -462,9 +444,7 @@ def test_the_type_is_no_smaller_than_it_must_be(
     assert counts[0] == 0 < counts[1] < counts[2] == 5
 
 
-def test_the_rows_alone_are_those_of_the_float(
-    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
-) -> None:
+def test_the_rows_alone_are_those_of_the_float(tables, templates, pdflatex):
     for table in tables.values():
         rows = render_tabular(table, templates)
         assert rows.startswith(r"\begin{tabular}") and rows.rstrip().endswith(r"\end{tabular}")
@@ -477,7 +457,7 @@ def test_the_rows_alone_are_those_of_the_float(
     )
 
 
-def test_markdown_escapes(tables: dict[str, PrintedTable]) -> None:
+def test_markdown_escapes(tables):
     assert (
         markdown_escape("a | b * c_d `e` <b> & @me #1 [x](y)\n\nz")
         == "a \\| b \\* c\\_d \\`e\\` \\<b\\> \\& &#64;me \\#1 \\[x\\](y) z"
@@ -489,9 +469,7 @@ def test_markdown_escapes(tables: dict[str, PrintedTable]) -> None:
     assert not re.search(r"(?<!\\)<", text) and "@" not in text
 
 
-def test_csv_has_the_unrounded_numbers(
-    tables: dict[str, PrintedTable], small: StudyResults
-) -> None:
+def test_csv_has_the_unrounded_numbers(tables, small):
     frame = numbers(tables["table1"])
     first = frame.iloc[0]
     assert (first["D"], first["N"], first["optimizer"], first["optimizer_key"]) == (
@@ -510,23 +488,17 @@ def test_csv_has_the_unrounded_numbers(
     )
 
 
-def test_latex_compiles(
-    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
-) -> None:
+def test_latex_compiles(tables, templates, pdflatex):
     log = pdflatex(standalone(templates, *tables.values()))
     assert "Overfull" not in log
     assert "undefined" not in log.lower()
 
 
-def test_hostile_latex_compiles_and_reads_no_file(
-    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
-) -> None:
+def test_hostile_latex_compiles_and_reads_no_file(tables, templates, pdflatex):
     assert "passwd)" not in pdflatex(standalone(templates, hostile(tables["table1"])))
 
 
-def test_a_caption_stands_above_where_the_table_says_so(
-    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
-) -> None:
+def test_a_caption_stands_above_where_the_table_says_so(tables, templates, pdflatex):
     table = tables["table1"]
     below = render_latex(table, templates)
     above = render_latex(

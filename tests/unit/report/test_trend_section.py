@@ -1,6 +1,5 @@
 import html
 import re
-from typing import Any
 
 from research.plugins.trend import Growth, _answer
 from sections import grids, html_of, tables_of, texts_of
@@ -11,7 +10,7 @@ STATISTIC = declared_as("trend", Growth())
 MINUS = "\u2212"
 
 
-def test_the_section_answers_the_papers_claim(fake: Any) -> None:
+def test_the_section_answers_the_papers_claim(fake):
     material = fake.material
     page = html_of(STATISTIC, material)
     texts = [text for text in texts_of(STATISTIC, material) if "SGD" not in text]
@@ -39,7 +38,7 @@ def test_the_section_answers_the_papers_claim(fake: Any) -> None:
     assert remarks["SGD, f = 600"] == "no pair has both values; 6 of 6 pairs missing"
 
 
-def test_growth_is_told_by_the_corrected_test() -> None:
+def test_growth_is_told_by_the_corrected_test():
     """The front page and the table beside it correct; a sentence that does not would say more."""
     row = {
         "estimate": -0.02,
@@ -59,7 +58,7 @@ def test_growth_is_told_by_the_corrected_test() -> None:
     assert said.startswith("The gain in loss shrinks with D:") and "before any correction" in said
 
 
-def test_every_p_stands_beside_the_difference_that_it_is_of(fake: Any) -> None:
+def test_every_p_stands_beside_the_difference_that_it_is_of(fake):
     """The corrected p of growth with D stood behind the interval of a doubling of N."""
     heads = [
         str(column.heading)

@@ -46,11 +46,11 @@ def material(
     return Material(StudyResults(layout_of(plan), results_frame(plan, rows)))
 
 
-def test_the_treatments_are_those_of_the_evaluation() -> None:
+def test_the_treatments_are_those_of_the_evaluation():
     assert list(TREATMENTS) == list(VARIANTS)
 
 
-def test_values_by_hand(tiny_plan: Plan) -> None:
+def test_values_by_hand(tiny_plan):
     (lines,) = tables_of(SECTION, material(tiny_plan, list(TREATMENTS)))
     # Over seeds 1, 2, 3: the mean is 2 (sd 1), that of squares 14/3 (sd 4.04).
     expected = [
@@ -64,7 +64,7 @@ def test_values_by_hand(tiny_plan: Plan) -> None:
     assert lines == expected
 
 
-def test_what_is_missing_is_a_gap(tiny_plan: Plan) -> None:
+def test_what_is_missing_is_a_gap(tiny_plan):
     lost = next(cell for cell in tiny_plan.cells.values() if cell.optimizer.name == "coupled_adam")
 
     def value(cell: Cell, task: str, metric: str) -> float:
@@ -75,7 +75,7 @@ def test_what_is_missing_is_a_gap(tiny_plan: Plan) -> None:
     assert [line[:2] for line in lines if "-" in line] == [["Coupled Adam", "all-but-the-top"]]
 
 
-def test_a_study_without_these_rows_has_no_section(tiny_plan: Plan) -> None:
+def test_a_study_without_these_rows_has_no_section(tiny_plan):
     assert html_of(SECTION, material(tiny_plan, [])) == ""
     html = html_of(SECTION, material(tiny_plan, list(TREATMENTS)))
     assert "Nothing here is tested, and nothing is bold" in html and "<strong>" not in html

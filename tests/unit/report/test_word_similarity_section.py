@@ -41,7 +41,7 @@ def shown(study: StudyResults, tmp_path: Path) -> list[list[list[str]]]:
     return tables_of(section.WORD_SIMILARITY, Material(study, tmp_path, tmp_path))
 
 
-def test_every_set_of_every_optimizer(tiny_plan: Plan, tmp_path: Path) -> None:
+def test_every_set_of_every_optimizer(tiny_plan, tmp_path):
     (lines,) = shown(results(tiny_plan), tmp_path)
     assert [line[:2] for line in lines] == [
         [name, each] for name in ("Adam", "Coupled Adam") for each in SETS
@@ -52,11 +52,11 @@ def test_every_set_of_every_optimizer(tiny_plan: Plan, tmp_path: Path) -> None:
     assert lines[3][5:] == ["-"] * 4 + ["0.52 (1)"]
 
 
-def test_without_sets_there_is_no_section(tiny_plan: Plan, tmp_path: Path) -> None:
+def test_without_sets_there_is_no_section(tiny_plan, tmp_path):
     assert shown(results(tiny_plan, sets=()), tmp_path) == []
 
 
-def test_names_are_those_of_the_evaluation() -> None:
+def test_names_are_those_of_the_evaluation():
     names = {
         f"{name}_{kind}" for name in word_similarity.CORRELATIONS for kind in ("cosine", "dot")
     }
@@ -64,9 +64,7 @@ def test_names_are_those_of_the_evaluation() -> None:
 
 
 @pytest.mark.parametrize("column", ["n_pairs", "coverage"])
-def test_a_cell_without_an_evaluation_does_not_hide_the_pairs(
-    tiny_plan: Plan, column: str, tmp_path: Path
-) -> None:
+def test_a_cell_without_an_evaluation_does_not_hide_the_pairs(tiny_plan, column, tmp_path):
     study = results(tiny_plan)
     frame: pd.DataFrame = study.results
     first = next(iter(tiny_plan.cells))

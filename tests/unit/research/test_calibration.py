@@ -1,7 +1,5 @@
 """The plug-in that draws calibration against how often tokens are in the training text."""
 
-from pathlib import Path
-from typing import Any
 
 import pytest
 from matplotlib import rc_context
@@ -10,7 +8,6 @@ from research.plugins.calibration import Calibration, seen
 from coupled_adam_bench.report.figures.curves import differences
 from coupled_adam_bench.report.figures.style import RC
 from coupled_adam_bench.study.catalogue.metrics import of_text
-from coupled_adam_bench.study.plan import Plan
 
 CURVE = {
     "count": [0.0, 2.0, 30.0, 400.0],
@@ -19,16 +16,14 @@ CURVE = {
 }
 
 
-def test_points_of_the_curve_leave_out_what_is_not_there() -> None:
+def test_points_of_the_curve_leave_out_what_is_not_there():
     assert seen(CURVE, "pooled_log_ratio") == [(2.0, -0.5), (30.0, 0.0), (400.0, 0.125)]
     other = CURVE | {"mean_log_ratio": [None, -1.5, 3.0, None]}
     assert differences(seen(CURVE, "mean_log_ratio"), seen(other, "mean_log_ratio")) == [(2.0, 0.5)]
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_the_figure_has_a_line_for_each_seed(
-    tiny_plan: Plan, stored: Any, tmp_path: Any, measured: bool, drawn_from: Any
-) -> None:
+def test_the_figure_has_a_line_for_each_seed(tiny_plan, stored, tmp_path, measured, drawn_from):
     files = stored(tiny_plan, tmp_path)
     for cell in tiny_plan.cells:
         files.run(cell)
@@ -44,8 +39,8 @@ def test_the_figure_has_a_line_for_each_seed(
 
 
 def test_the_calibration_has_a_line_for_the_text_s_own(
-    tiny_plan: Plan, tmp_path: Path, stored: Any, results_of: Any, drawn_from: Any
-) -> None:
+    tiny_plan, tmp_path, stored, results_of, drawn_from
+):
     first = next(iter(tiny_plan.cells))
     files = stored(tiny_plan, tmp_path / "runs")
     files.run(first)

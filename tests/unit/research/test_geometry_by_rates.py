@@ -1,7 +1,6 @@
 """The plug-in that draws the geometry against the sum of learning rates."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,9 +23,7 @@ def plan_of(tiny_study: Any, per_decade: int) -> Plan:
     return make_plan(parse_study(settings))
 
 
-def test_lines_are_means_over_seeds_against_the_sum_of_rates(
-    tiny_study: Any, tmp_path: Path
-) -> None:
+def test_lines_are_means_over_seeds_against_the_sum_of_rates(tiny_study, tmp_path):
     plan = plan_of(tiny_study, 4)
     for cell in plan.cells.values():
         rows: list[dict[str, float]] = [{"step": 5, "loss": 4.0}]  # not measured
@@ -51,6 +48,6 @@ def test_lines_are_means_over_seeds_against_the_sum_of_rates(
         assert (ax.get_xscale(), ax.get_xlabel()) == ("log", "sum of learning rates")
 
 
-def test_a_study_without_geometry_is_refused(tiny_study: Any) -> None:
+def test_a_study_without_geometry_is_refused(tiny_study):
     with pytest.raises(ValueError, match=r"figures\.0: .*give execution\.geometry_per_decade"):
         own_figures(plan_of(tiny_study, 0))

@@ -61,7 +61,7 @@ def turned(x_BTHK: torch.Tensor) -> torch.Tensor:
     return torch.cat((pairs.real, pairs.imag, x_BTHK[..., 2 * n_pairs :]), -1)
 
 
-def test_the_logits_are_those_of_the_formulas(model: LanguageModel) -> None:
+def test_the_logits_are_those_of_the_formulas(model):
     tokens = torch.randint(0, VOCAB_SIZE, (3, SEQ_LEN), generator=torch.Generator().manual_seed(2))
     of = {name.removesuffix(".weight"): value.detach() for name, value in model.named_parameters()}
     x = norm(of["embedding"][tokens], of["ln_0"])
@@ -82,7 +82,7 @@ def test_the_logits_are_those_of_the_formulas(model: LanguageModel) -> None:
         torch.testing.assert_close(model.logits(tokens), logits, rtol=1e-4, atol=1e-4)
 
 
-def test_initial_values(model: LanguageModel) -> None:
+def test_initial_values(model):
     model.init_weights(3, ZeroProjections())
     expected = {
         "embedding": 1.0,
@@ -106,7 +106,7 @@ def test_initial_values(model: LanguageModel) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_sequential_reads_the_text_as_it_lies(seed: int) -> None:
+def test_sequential_reads_the_text_as_it_lies(seed):
     training = Training(
         seq_len=8,
         batch_sequences=12,

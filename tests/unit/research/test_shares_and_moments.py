@@ -1,7 +1,6 @@
 """The plug-ins that draw where differences in loss lie, and the shape of Adam's second moment."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +12,11 @@ from research.plugins.moment_exponent import MomentExponent
 from coupled_adam_bench.report.figures.style import RC
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.shares import LABELS, STATISTIC, WHOLE
-from coupled_adam_bench.study.plan import Plan
 
 
 def test_the_parts_of_a_difference_lie_end_to_end_and_sum_to_the_whole(
-    tiny_plan: Plan, stored: Any, results_of: Any, tmp_path: Path
-) -> None:
+    tiny_plan, stored, results_of, tmp_path
+):
     files = stored(tiny_plan, tmp_path)
     for cell in tiny_plan.cells.values():
         gain = cell.optimizer.key == "coupled_adam"
@@ -42,9 +40,7 @@ def test_the_parts_of_a_difference_lie_end_to_end_and_sum_to_the_whole(
         assert [bar.get_x() for bar in bars] == pytest.approx([0.0, *ends[:-1]])
 
 
-def test_a_run_has_a_dot_for_each_range_at_its_last_measured_step(
-    tiny_plan: Plan, tmp_path: Path
-) -> None:
+def test_a_run_has_a_dot_for_each_range_at_its_last_measured_step(tiny_plan, tmp_path):
     folder = tmp_path / next(iter(tiny_plan.cells))
     folder.mkdir()
     rows: list[dict[str, float]] = [{"step": 1, "loss": 4.0, "rate_sum": 0.1}]

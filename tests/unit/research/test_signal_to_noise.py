@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +23,7 @@ from coupled_adam_bench.training.jobs import train
 STEPS = 12
 
 
-def test_the_ratio_by_hand() -> None:
+def test_the_ratio_by_hand():
     moment_VD = torch.tensor([[1.0, 3.0], [5.0, 3.0], [9.0, 6.0]], dtype=torch.float64)
     # Columns: 5^2 / (32 / 3) and 4^2 / 2; rows: 2^2 / 1, 4^2 / 1 and 7.5^2 / 2.25.
     assert signal_to_noise(moment_VD, 0) == pytest.approx((25 / (32 / 3) + 16 / 2) / 2)
@@ -53,7 +52,7 @@ def plan_of(tiny_study: Any, optimizers: list[Any], **arguments: Any) -> Plan:
     return make_plan(parse_study(settings))
 
 
-def test_along_a_run_and_drawn(tiny_study: Any, tiny_data: Path, tmp_path: Path) -> None:
+def test_along_a_run_and_drawn(tiny_study, tiny_data, tmp_path):
     plan = plan_of(tiny_study, ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}])
     found = {}
     for cell in plan.cells.values():
@@ -84,6 +83,6 @@ def test_along_a_run_and_drawn(tiny_study: Any, tiny_data: Path, tmp_path: Path)
         assert ax.get_ylabel() == f"signal to noise along {axis}"
 
 
-def test_another_matrix_is_refused(tiny_study: Any) -> None:
+def test_another_matrix_is_refused(tiny_study):
     with pytest.raises(ValueError, match=r"matrix: must be embedding or head, not 'core'"):
         own_figures(plan_of(tiny_study, ["adamw"], matrix="core"))

@@ -71,8 +71,8 @@ def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> StudyRe
 
 
 def test_rows_have_ranks_and_ratios_on_the_curve_of_all_cells_of_the_reference(
-    study: StudyResults,
-) -> None:
+    study,
+):
     found = Material(study).frame(STATISTIC).set_index(["n_tokens", "optimizer"])
     batch = 64
     for steps in GRID:
@@ -97,8 +97,8 @@ def test_rows_have_ranks_and_ratios_on_the_curve_of_all_cells_of_the_reference(
 
 
 def test_a_change_of_order_counts_where_both_differences_are_significant(
-    study: StudyResults,
-) -> None:
+    study,
+):
     """A comparison has one corrected p-value: that of tests.csv, which is over all metrics of the
     table."""
     decided = decide(study)
@@ -117,7 +117,7 @@ def test_a_change_of_order_counts_where_both_differences_are_significant(
     assert found["told_apart"].to_dict() == {(6400, 25600): True, (12800, 25600): False}
 
 
-def test_the_sections_show_both(study: StudyResults) -> None:
+def test_the_sections_show_both(study):
     (table,) = tables_of(STATISTIC, Material(study))
     assert [line[2:4] for line in table[:2]] == [["Adam", "2"], ["Coupled Adam", "1"]]
     flip, rest = texts_of(FLIPS, Material(decide(study)))
@@ -125,14 +125,12 @@ def test_the_sections_show_both(study: StudyResults) -> None:
     assert rest.startswith("2 changes of order between two numbers of tokens, 1 of them with both")
 
 
-def test_one_number_of_tokens_has_no_section(tiny_plan: Any, results_of: Any) -> None:
+def test_one_number_of_tokens_has_no_section(tiny_plan, results_of):
     material = Material(results_of(tiny_plan, lambda *_: 1.0))
     assert tables_of(STATISTIC, material) == texts_of(FLIPS, material) == []
 
 
-def test_the_file_and_the_section_name_the_strongest_adam(
-    tiny_study: Callable[..., dict[str, Any]], results_of: Any
-) -> None:
+def test_the_file_and_the_section_name_the_strongest_adam(tiny_study, results_of):
     gains = {"adamw": 0.0, "adamw_b2-0.999": 0.1, "coupled_adam": 0.05}
     optimizers = ["adamw", {"name": "adamw", "beta2": 0.999}, "coupled_adam"]
     block = {
@@ -159,9 +157,7 @@ def test_the_file_and_the_section_name_the_strongest_adam(
     assert {line[-2] for line in lines} == {"Adam, beta2 = 0.999"}
 
 
-def test_an_adam_of_another_table_is_the_reference_if_it_is_stronger(
-    tiny_study: Callable[..., dict[str, Any]], results_of: Any
-) -> None:
+def test_an_adam_of_another_table_is_the_reference_if_it_is_stronger(tiny_study, results_of):
     """The first optimizer of the table is a weaker Adam, which two optimizers of it are better
     than."""
     gains = {"adamw": 0.0, "coupled_adam": 0.02, "adamw_f3": 0.1}

@@ -184,7 +184,7 @@ def material_of(plan: Plan, folder: Path) -> Material:
     return Material(StudyResults(layout_of(plan), results_frame(plan, [])), folder / "runs", folder)
 
 
-def test_the_file_and_the_section(plan: Plan, tmp_path: Path) -> None:
+def test_the_file_and_the_section(plan, tmp_path):
     write_histories(plan, tmp_path / "runs")
     material = material_of(plan, tmp_path)
     statistic = statistic_of(material)
@@ -210,7 +210,7 @@ def test_the_file_and_the_section(plan: Plan, tmp_path: Path) -> None:
     assert coupled_line[3:8] == ["3 of 3", "1.92K", "-", "30", "3.1000 (1000)"]
 
 
-def test_a_known_standard_deviation_in_the_file(tiny_study: Any, tmp_path: Path) -> None:
+def test_a_known_standard_deviation_in_the_file(tiny_study, tmp_path):
     plan = make_plan(parse_study(tiny_study(statistics=targets(loss=3.0, sd=0.01))))
     write_histories(plan, tmp_path / "runs")
     material = material_of(plan, tmp_path)
@@ -221,11 +221,11 @@ def test_a_known_standard_deviation_in_the_file(tiny_study: Any, tmp_path: Path)
     assert math.isnan(accepted["adamw", "all"])
 
 
-def test_without_a_target_there_is_nothing(tiny_plan: Plan) -> None:
+def test_without_a_target_there_is_nothing(tiny_plan):
     assert own_statistics(tiny_plan) == []
 
 
-def test_a_target_needs_a_validation_loss(tiny_study: Any) -> None:
+def test_a_target_needs_a_validation_loss(tiny_study):
     execution = tiny_study()["execution"] | {"eval_every": None}
     settings = tiny_study(statistics=targets(loss=3), execution=execution)
     with pytest.raises(

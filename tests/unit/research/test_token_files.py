@@ -137,7 +137,7 @@ def test_settings_that_do_not_go_with_it(files_study, small_gpt2, tmp_path):
         files_study(tmp_path, small_gpt2, source=source, tokenizer="bpe")
 
 
-def test_the_id_follows_the_code(study_of: Any) -> None:
+def test_the_id_follows_the_code(study_of):
     study = study_of()
     coded = with_code(study)
     assert data_digest(coded) != data_digest(study)

@@ -68,8 +68,8 @@ def noisy_line(cell: Any, at: float = 80.0, slope: float = -0.1) -> float:
 
 
 def test_the_test_of_growth_follows_the_direction_of_the_metric(
-    study: Callable[..., StudyResults],
-) -> None:
+    study,
+):
     rows = trend_frame(study(noisy_line))
     found = rows.set_index(["metric", "term"])
     loss, acc = found.loc[("loss", "tokens")], found.loc[("acc", "tokens")]
@@ -91,7 +91,7 @@ def test_the_test_of_growth_follows_the_direction_of_the_metric(
     )
 
 
-def test_what_is_predicted_is_the_line_with_its_interval(study: Any) -> None:
+def test_what_is_predicted_is_the_line_with_its_interval(study):
     results = study(noisy_line)
     line = next(
         t
@@ -109,8 +109,8 @@ def test_what_is_predicted_is_the_line_with_its_interval(study: Any) -> None:
 
 
 def test_equal_lines_of_all_seeds_have_no_test_and_no_interval(
-    study: Callable[..., StudyResults],
-) -> None:
+    study,
+):
     results = study(
         lambda cell: (
             3.0 + cell.seed - 0.1 * math.log2(cell.steps / 80) * (cell.optimizer.key != "adamw")
@@ -133,8 +133,8 @@ def test_equal_lines_of_all_seeds_have_no_test_and_no_interval(
 
 
 def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(
-    study: Callable[..., StudyResults],
-) -> None:
+    study,
+):
     results = study(noisy_line)
     line = next(
         t
@@ -167,9 +167,7 @@ def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(
         (80, 1e-5, "no crossing in the range|the slope does not differ from 0"),
     ],
 )
-def test_no_crossing_is_said(
-    study: Callable[..., StudyResults], at: float, slope: float, reason: str
-) -> None:
+def test_no_crossing_is_said(study, at, slope, reason):
     rows = trend_frame(
         study(lambda cell: noisy_line(cell, at, slope) - 0.02 * (cell.optimizer.key != "adamw"))
     )
@@ -179,7 +177,7 @@ def test_no_crossing_is_said(
     assert crossings["reason"].str.contains(reason).all()
 
 
-def test_a_missing_pair_is_left_out_and_counted(study: Callable[..., StudyResults]) -> None:
+def test_a_missing_pair_is_left_out_and_counted(study):
     lost = (3, 160, 16)
     rows = trend_frame(
         study(
@@ -194,8 +192,8 @@ def test_a_missing_pair_is_left_out_and_counted(study: Callable[..., StudyResult
 
 
 def test_one_number_of_tokens_has_a_trend_with_size_only(
-    study: Callable[..., StudyResults],
-) -> None:
+    study,
+):
     results = study(noisy_line, steps=(160,))
     rows = trend_frame(results)
     found = rows[rows["metric"] == "loss"].set_index("term")
@@ -204,12 +202,12 @@ def test_one_number_of_tokens_has_a_trend_with_size_only(
     assert math.isfinite(found.loc["parameters"]["estimate"])
 
 
-def test_one_place_has_no_trend(study: Callable[..., StudyResults]) -> None:
+def test_one_place_has_no_trend(study):
     results = study(noisy_line, steps=(160,), models=["nano"])
     assert trend_frame(results).empty
 
 
-def test_the_figure_has_the_fitted_line_of_each_size_with_its_interval(study: Any) -> None:
+def test_the_figure_has_the_fitted_line_of_each_size_with_its_interval(study):
     results = study(noisy_line)
     line = trends(results, "table1", [METRICS["loss"]])[0]
     with rc_context(RC):
@@ -224,6 +222,6 @@ def test_the_figure_has_the_fitted_line_of_each_size_with_its_interval(study: An
     assert axes[0].get_ylabel() == "loss minus that of Adam (nat/token)"
 
 
-def test_the_figure_of_a_study_of_one_place_is_refused(tiny_plan: Any) -> None:
+def test_the_figure_of_a_study_of_one_place_is_refused(tiny_plan):
     with pytest.raises(ValueError, match="no table has several numbers of tokens"):
         GrowthFigure().check(tiny_plan)

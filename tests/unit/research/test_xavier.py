@@ -11,8 +11,8 @@ from coupled_adam_bench.study.settings import Model
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("architecture", ["gpt2", "stablelm"])
 def test_xavier_s_variances_are_those_of_torch_for_each_linear_layer_of_the_authors(
-    architecture: str, tied: bool
-) -> None:
+    architecture, tied
+):
     sizes = {"n_layer": 2, "n_head": 2, "d_model": 64, "ffn_dim": 96, "learning_rate": 1e-3}
     model = build_model(Model(name="m", architecture=architecture, tied=tied, **sizes), 97, 16)
     model.init_weights(0, XavierLinear())

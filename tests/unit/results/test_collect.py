@@ -45,7 +45,7 @@ def runs(files: Any) -> Path:
     return files.runs
 
 
-def test_every_value_of_every_cell_in_the_order_of_the_plan(runs: Path, tiny_plan: Plan) -> None:
+def test_every_value_of_every_cell_in_the_order_of_the_plan(runs, tiny_plan):
     results = collect(tiny_plan, runs)
     assert list(results.columns) == list(RESULT_COLUMNS)
     assert len(results) == ROWS_PER_CELL * 6
@@ -69,9 +69,7 @@ def test_every_value_of_every_cell_in_the_order_of_the_plan(runs: Path, tiny_pla
     assert set(results["data"]) == set(tiny_plan.data_ids)
 
 
-def test_a_departure_from_the_protocol_is_in_every_row(
-    tiny_study: Any, tmp_path: Path, stored: Any
-) -> None:
+def test_a_departure_from_the_protocol_is_in_every_row(tiny_study, tmp_path, stored):
     values = tiny_study()
     plan = make_plan(
         parse_study(values | {"training": values["training"] | {"embedding_weight_decay": 0.1}})
@@ -100,8 +98,8 @@ def test_a_departure_from_the_protocol_is_in_every_row(
     ],
 )
 def test_studies_that_share_cells_never_see_each_other_s_numbers(
-    evaluation: dict[str, Any], tiny_plan: Plan, tiny_study: Any, runs: Path, stored: Any
-) -> None:
+    evaluation, tiny_plan, tiny_study, runs, stored
+):
     values = tiny_study()
     other = make_plan(
         parse_study(values | {"study": "other", "evaluation": values["evaluation"] | evaluation})
@@ -131,9 +129,7 @@ def test_studies_that_share_cells_never_see_each_other_s_numbers(
     )
 
 
-def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(
-    files: Any, runs: Path, tiny_plan: Plan
-) -> None:
+def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(files, runs, tiny_plan):
     cell = tiny_plan.cells[list(tiny_plan.cells)[2]]
     missing = files.measurement(cell.id, "embeddings").find(cell.id)
     missing.unlink()
@@ -150,16 +146,14 @@ def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(
     assert {row.metric: row.unit for row in empty.itertuples()}["r_bar"] == "percent"
 
 
-def test_a_cell_without_any_file_is_still_there_if_partial(tmp_path: Path, tiny_plan: Plan) -> None:
+def test_a_cell_without_any_file_is_still_there_if_partial(tmp_path, tiny_plan):
     results = collect(tiny_plan, tmp_path, partial=True)
     stages = next(iter(tiny_plan.studies.values())).stages
     assert len(results) == sum(len(stage.measures) for stage in stages) * 6
     assert results["value"].isna().all()
 
 
-def test_a_diverged_cell_is_nan_whether_its_files_say_so_in_rows_or_not(
-    files: Any, runs: Path, tiny_plan: Plan
-) -> None:
+def test_a_diverged_cell_is_nan_whether_its_files_say_so_in_rows_or_not(files, runs, tiny_plan):
     cell = next(iter(tiny_plan.cells))
     files.run(cell, status="diverged")
     for stage in FILES.keys() - {"embeddings"}:
@@ -204,9 +198,7 @@ LOSS = ("test", "loss", 3.25, "nat/token")
         ),
     ],
 )
-def test_wrong_evaluations_are_refused(
-    files: Any, runs: Path, tiny_plan: Plan, changes: dict[str, Any], message: str
-) -> None:
+def test_wrong_evaluations_are_refused(files, runs, tiny_plan, changes, message):
     cell = next(iter(tiny_plan.cells))
     path = files.evaluation(cell, "test_loss", changes.pop("rows", [LOSS]), **changes)
     with pytest.raises(ValueError, match=message) as error:
@@ -221,7 +213,7 @@ def test_wrong_evaluations_are_refused(
     "The collection stops with a sentence that names the file; the next start measures the cell"
     " again.",
 )
-def test_damaged_evaluations_are_refused(files: Any, runs: Path, tiny_plan: Plan) -> None:
+def test_damaged_evaluations_are_refused(files, runs, tiny_plan):
     cell = next(iter(tiny_plan.cells))
     path = files.measurement(cell, "downstream").find(cell)
     whole = path.read_text()
@@ -240,16 +232,14 @@ def test_damaged_evaluations_are_refused(files: Any, runs: Path, tiny_plan: Plan
     assert len(collect(tiny_plan, runs)) == ROWS_PER_CELL * 6
 
 
-def test_a_model_trained_anew_has_no_evaluations_yet(
-    files: Any, runs: Path, tiny_plan: Plan
-) -> None:
+def test_a_model_trained_anew_has_no_evaluations_yet(files, runs, tiny_plan):
     cell = next(iter(tiny_plan.cells))
     files.run(cell, model_sha256="cd" * 32)
     with pytest.raises(ValueError, match=r"test_loss-.*no such file"):
         collect(tiny_plan, runs)
 
 
-def test_floats_come_back_bit_for_bit(runs: Path, tiny_plan: Plan, tmp_path: Path) -> None:
+def test_floats_come_back_bit_for_bit(runs, tiny_plan, tmp_path):
     values = [0.1 + 0.2, 1 / 3, 5e-324, -9.876543210987654e69, 2**53 + 1.0, math.nan]
     results = collect(tiny_plan, runs)
     results.loc[range(len(values)), "value"] = values
@@ -271,7 +261,7 @@ HEADER = ",".join(RESULT_COLUMNS)
 GOOD = "s,10,20,adamw,1,test,loss,3.5,nat/token,corrected,m_20_adamw_s1_ab,m,d-cd"
 
 
-def test_an_empty_field_is_a_missing_value(tmp_path: Path) -> None:
+def test_an_empty_field_is_a_missing_value(tmp_path):
     path = tmp_path / "results.csv"
     path.write_text(f"{HEADER}\n{GOOD.replace('3.5', '')}\n")
     assert read_results(path)["value"].isna().all()

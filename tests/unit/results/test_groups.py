@@ -43,8 +43,8 @@ def block(**changes: Any) -> dict[str, Any]:
 
 
 def test_groups_are_ordered_by_tokens_and_parameters_and_labelled(
-    plan_of: Callable[..., Plan],
-) -> None:
+    plan_of,
+):
     plan = plan_of(
         block(table="table7"),
         block(models=["big", "small"], tokens=[{"steps": 20, "label": "twenty"}, {"steps": 10}]),
@@ -63,8 +63,8 @@ def test_groups_are_ordered_by_tokens_and_parameters_and_labelled(
 
 
 def test_blocks_of_a_table_count_together_and_shared_cells_once(
-    plan_of: Callable[..., Plan],
-) -> None:
+    plan_of,
+):
     (group,) = layout_of(plan_of(block(), block(seeds=[2, 3]))).groups["table1"]
     assert {key: [cell.seed for cell in cells] for key, cells in group.cells.items()} == {
         "adamw": [1, 2, 3],
@@ -72,7 +72,7 @@ def test_blocks_of_a_table_count_together_and_shared_cells_once(
     }
 
 
-def test_table_1_compares_two_optimizers_over_all_its_blocks(plan_of: Callable[..., Plan]) -> None:
+def test_table_1_compares_two_optimizers_over_all_its_blocks(plan_of):
     plan = plan_of(block(), block(optimizers=["adamw", {"name": "sgd", "lr_factor": 100}]))
     message = (
         "table1 compares 2 optimizers, and has 3 at BIG parameters and twenty tokens .*sgd_f100"
@@ -82,8 +82,8 @@ def test_table_1_compares_two_optimizers_over_all_its_blocks(plan_of: Callable[.
 
 
 def test_values_are_those_of_the_table_columns_and_missing_ones_are_nan(
-    plan_of: Callable[..., Plan],
-) -> None:
+    plan_of,
+):
     plan = plan_of(block())
     cell = next(
         cell for cell in plan.cells.values() if (cell.optimizer.key, cell.seed) == ("adamw", 2)
@@ -100,7 +100,7 @@ def test_values_are_those_of_the_table_columns_and_missing_ones_are_nan(
     assert all(map(math.isnan, samples["coupled_adam"]))
 
 
-def test_results_of_another_study_are_refused(plan_of: Callable[..., Plan]) -> None:
+def test_results_of_another_study_are_refused(plan_of):
     plan = plan_of(block())
     rows = [(next(iter(plan.cells.values())), "test", "loss", 1.0, "nat/token")]
     results = results_frame(plan, rows).assign(study="other")
@@ -166,9 +166,7 @@ MINE = {"title": "Mine", "comparison": "single_runs", "columns": ["loss"]}
         ),
     ],
 )
-def test_studies_whose_tables_do_not_go_together(
-    together: Callable[..., Plan], changes: list[dict[str, Any]], message: str
-) -> None:
+def test_studies_whose_tables_do_not_go_together(together, changes, message):
     grids = [
         {"grid": [block(table=name) for name in each.get("tables", {})] or each.get("grid")}
         for each in changes
@@ -178,7 +176,7 @@ def test_studies_whose_tables_do_not_go_together(
         layout_of(plan)
 
 
-def test_blocks_of_studies_with_one_recipe_count_together(together: Callable[..., Plan]) -> None:
+def test_blocks_of_studies_with_one_recipe_count_together(together):
     plan = together(
         {"grid": [block(optimizers=["adamw"], table=None), block()]},
         {"grid": [block(seeds=[3, 4])]},
@@ -188,7 +186,7 @@ def test_blocks_of_studies_with_one_recipe_count_together(together: Callable[...
     assert (group.setup.recipe, group.model_label) == ("whole", "BIG")
 
 
-def test_a_name_for_two_models(together: Callable[..., Plan]) -> None:
+def test_a_name_for_two_models(together):
     other = [MODELS[0] | {"learning_rate": 0.02}, MODELS[1]]
     layout = layout_of(
         together({"grid": [block()]}, {"models": other, "grid": [block(), block(models=["small"])]})
@@ -202,8 +200,8 @@ def test_a_name_for_two_models(together: Callable[..., Plan]) -> None:
 
 
 def test_labels_that_would_still_be_the_same_are_refused(
-    tiny_study: Callable[..., dict[str, Any]],
-) -> None:
+    tiny_study,
+):
     twins = [
         MODELS[0],
         MODELS[0] | {"name": "twin", "n_head": 4},
@@ -217,6 +215,6 @@ def test_labels_that_would_still_be_the_same_are_refused(
         layout_of(make_plan(study))
 
 
-def test_the_tables_of_the_paper_come_first(plan_of: Callable[..., Plan]) -> None:
+def test_the_tables_of_the_paper_come_first(plan_of):
     plan = plan_of(block(table="table7"), block())
     assert list(layout_of(plan).tables.values()) == [TABLES["table1"], TABLES["table7"]]

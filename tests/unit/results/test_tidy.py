@@ -2,8 +2,6 @@
 refused."""
 
 import csv
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -30,9 +28,7 @@ HEADER = ",".join(COLUMNS)
         max_size=8,
     )
 )
-def test_what_is_written_is_read_again_bit_for_bit(
-    rows: list[tuple[Any, ...]], tmp_path_factory: Any
-) -> None:
+def test_what_is_written_is_read_again_bit_for_bit(rows, tmp_path_factory):
     frame = typed_frame([dict(zip(COLUMNS, row, strict=True)) for row in rows], COLUMNS)
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     write_csv(frame, path)
@@ -57,7 +53,7 @@ def test_what_is_written_is_read_again_bit_for_bit(
         (f"{HEADER},more\na,1,0.5,True,x,y", "its columns are"),
     ],
 )
-def test_what_is_wrong_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_refused(text, message, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=message) as error:
@@ -65,7 +61,7 @@ def test_what_is_wrong_is_refused(text: str, message: str, tmp_path: Path) -> No
     assert str(path) in str(error.value)
 
 
-def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path):
     (tmp_path / "a.csv").write_bytes(HEADER.encode() + b"\n\xff,1,0.5,True,x")
     with pytest.raises(ValueError, match=r"a\.csv: not a CSV file in UTF-8"):
         read_csv(tmp_path / "a.csv", COLUMNS, ("name",))
@@ -94,7 +90,7 @@ NO_FORMULAS = ("a=1", "-", "+", "-0.5", "1e-3", "-inf", "'", "'tis", "it's", "",
     "The CSV files have an apostrophe before it, which our readers take away; numbers stay as they"
     " are.",
 )
-def test_no_cell_is_a_formula(tmp_path: Path) -> None:
+def test_no_cell_is_a_formula(tmp_path):
     columns = {"label": str, "value": float}
     texts = [*FORMULAS, *NO_FORMULAS]
     frame = typed_frame([{"label": text, "value": -0.5} for text in texts], columns)

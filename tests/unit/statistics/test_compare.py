@@ -1,7 +1,6 @@
 import math
 from collections.abc import Callable
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -67,7 +66,7 @@ def bold(tests: pd.DataFrame) -> dict[str, str | None]:
     }
 
 
-def test_table_1_tests_the_better_of_two_against_the_other(study: Study) -> None:
+def test_table_1_tests_the_better_of_two_against_the_other(study):
     low, high = [1.0, 1.1, 1.2], [1.3, 1.4, 1.55]
     tests = compare(
         study("table1", ["adamw", "coupled_adam"], {"adamw": low, "coupled_adam": high})
@@ -99,7 +98,7 @@ def test_table_1_tests_the_better_of_two_against_the_other(study: Study) -> None
 
 @pytest.mark.parametrize("rule", ["paper", "paired", "holm"])
 @pytest.mark.parametrize("n_seeds", [2, 3])
-def test_values_that_no_seed_changes_are_not_bold(study: Study, rule: str, n_seeds: int) -> None:
+def test_values_that_no_seed_changes_are_not_bold(study, rule, n_seeds):
     """Equal counts of right items over a few seeds come by chance, and are no certainty."""
     samples = {"adamw": [6 / 24] * n_seeds, "coupled_adam": [7 / 24] * n_seeds}
     tests = compare(
@@ -115,7 +114,7 @@ def test_values_that_no_seed_changes_are_not_bold(study: Study, rule: str, n_see
     assert acc[[*unsure, *ends, "t", "t_paired", "hedges_g"]].isna().all()
 
 
-def test_the_unrounded_difference_decides(study: Study) -> None:
+def test_the_unrounded_difference_decides(study):
     first = [3.001, 3.0011, 3.0012]
     second = [3.002, 3.0021, 3.0022]  # both print as 3.00 (0)
     found = bold(
@@ -126,7 +125,7 @@ def test_the_unrounded_difference_decides(study: Study) -> None:
     assert (found["loss"], found["acc"]) == ("adamw", "coupled_adam")
 
 
-def test_no_bold_without_significance_or_with_a_tie(study: Study) -> None:
+def test_no_bold_without_significance_or_with_a_tie(study):
     for second in ([1.05, 1.15, 1.25], [1.0, 1.1, 1.2]):
         samples = {"adamw": [1.0, 1.1, 1.2], "coupled_adam": second}
         assert set(bold(compare(study("table1", ["adamw", "coupled_adam"], samples))).values()) == {
@@ -134,7 +133,7 @@ def test_no_bold_without_significance_or_with_a_tie(study: Study) -> None:
         }
 
 
-def test_table_2_prints_the_better_value_bold_without_a_test(study: Study) -> None:
+def test_table_2_prints_the_better_value_bold_without_a_test(study):
     tests = compare(
         study("table2", ["adamw", "coupled_adam"], {"adamw": [2.46], "coupled_adam": [2.44]})
     )
@@ -157,7 +156,7 @@ def test_table_2_prints_the_better_value_bold_without_a_test(study: Study) -> No
     assert missing["reason"][0] == "coupled_adam: missing"
 
 
-def test_table_7_needs_significance_against_all_others(study: Study) -> None:
+def test_table_7_needs_significance_against_all_others(study):
     optimizers = ["adamw", "coupled_adam", SGD]
     samples = {
         "adamw": [3.0, 3.1, 3.2],
@@ -176,7 +175,7 @@ def test_table_7_needs_significance_against_all_others(study: Study) -> None:
     assert bold(tests)["acc"] == "adamw"
 
 
-def test_some_seeds_missing_keep_others_from_being_bold_and_no_value_does_not(study: Study) -> None:
+def test_some_seeds_missing_keep_others_from_being_bold_and_no_value_does_not(study):
     optimizers = ["adamw", "coupled_adam", SGD]
     samples = {
         "adamw": [3.0, 3.1, 3.2],
@@ -199,7 +198,7 @@ def test_some_seeds_missing_keep_others_from_being_bold_and_no_value_does_not(st
     assert bold(compare(study("table7", optimizers, samples)))["loss"] is None
 
 
-def test_holm_is_within_a_table(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> None:
+def test_holm_is_within_a_table(tiny_study, results_of):
     block = {
         "models": ["nano"],
         "tokens": [{"steps": 60}],
@@ -220,7 +219,7 @@ def test_holm_is_within_a_table(tiny_study: Callable[..., dict[str, Any]], resul
         assert list(table["p_holm"]) == holm([min(1, 2 * p) for p in table["p_value"]])
 
 
-def test_file_has_every_bit(study: Study, tmp_path: Path) -> None:
+def test_file_has_every_bit(study, tmp_path):
     samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, NAN, 2.2]}
     results = study("table1", ["adamw", "coupled_adam"], samples)
     Material(results, tmp_path, tmp_path).write(STATISTIC)
@@ -233,7 +232,7 @@ PAIR = ["adamw", "coupled_adam"]
 NOISY = {"adamw": [3.0, 4.0, 5.0], "coupled_adam": [2.9, 3.88, 4.91]}
 
 
-def test_other_tests_stand_beside_the_papers(study: Study) -> None:
+def test_other_tests_stand_beside_the_papers(study):
     row = compare(study("table1", PAIR, NOISY, margins={"loss": 0.2})).to_dict("records")[0]
     expected = stats.ttest_rel(NOISY["coupled_adam"], NOISY["adamw"], alternative="less")
     assert (row["optimizer"], row["significant"], row["bold"], row["rule"]) == (
@@ -257,7 +256,7 @@ def test_other_tests_stand_beside_the_papers(study: Study) -> None:
     assert math.isnan(acc["p_equivalence"])
 
 
-def test_the_study_says_which_test_makes_bold(study: Study) -> None:
+def test_the_study_says_which_test_makes_bold(study):
     assert bold(compare(study("table1", PAIR, NOISY)))["loss"] is None
     tests = compare(study("table1", PAIR, NOISY, bold="paired"))
     assert bold(tests)["loss"] == "coupled_adam"
@@ -276,7 +275,7 @@ def test_the_study_says_which_test_makes_bold(study: Study) -> None:
 
 
 @pytest.mark.parametrize("rule", ["paired", "holm"])
-def test_missing_seeds_keep_others_from_being_bold_by_any_rule(study: Study, rule: str) -> None:
+def test_missing_seeds_keep_others_from_being_bold_by_any_rule(study, rule):
     samples = {
         "adamw": [3.0, 3.1, 3.2],
         "coupled_adam": [2.0, 2.1, 2.25],
@@ -295,7 +294,7 @@ def test_missing_seeds_keep_others_from_being_bold_by_any_rule(study: Study, rul
     )
 
 
-def test_corrections_are_over_the_two_sided_tests_of_all_pairs_of_a_table(study: Study) -> None:
+def test_corrections_are_over_the_two_sided_tests_of_all_pairs_of_a_table(study):
     samples = {
         "adamw": [3.0, 3.1, 3.2],
         "coupled_adam": [2.0, 2.13, 2.18],

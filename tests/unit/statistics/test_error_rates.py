@@ -38,7 +38,7 @@ def near(share: float) -> object:
     return pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / N))
 
 
-def test_rates_of_independent_runs(simulation: ModuleType) -> None:
+def test_rates_of_independent_runs(simulation):
     values = simulation.draw(N, 3, 0.0, 0.0, np.random.default_rng(0))
     assert values.shape == (N, 2, 3)
     found = simulation.rates(values, 0.0, margin=1.0)
@@ -51,7 +51,7 @@ def test_rates_of_independent_runs(simulation: ModuleType) -> None:
     assert found.covered["bootstrap"] == near(0.75)  # the range of three values around their median
 
 
-def test_rates_of_runs_that_share_their_seeds(simulation: ModuleType) -> None:
+def test_rates_of_runs_that_share_their_seeds(simulation):
     values = simulation.draw(N, 5, 0.9, 0.0, np.random.default_rng(1))
     assert np.corrcoef(values[:, 0].ravel(), values[:, 1].ravel())[0, 1] == pytest.approx(
         0.9, abs=0.02
@@ -66,7 +66,7 @@ def test_rates_of_runs_that_share_their_seeds(simulation: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("difference", "n_seeds"), [(1.0, 3), (2.0, 5)])
-def test_power_in_closed_form(simulation: ModuleType, difference: float, n_seeds: int) -> None:
+def test_power_in_closed_form(simulation, difference, n_seeds):
     expected = TTestIndPower().power(difference, n_seeds, 0.05, alternative="larger")
     assert simulation.power(difference, n_seeds) == pytest.approx(expected, rel=1e-6)
     values = simulation.draw(N, n_seeds, 0.0, difference, np.random.default_rng(3))
@@ -75,9 +75,7 @@ def test_power_in_closed_form(simulation: ModuleType, difference: float, n_seeds
 
 # As many tables as tell the wrong share of the docstring from 5 %.
 @pytest.mark.parametrize(("n_optimizers", "n_metrics", "n"), [(2, 8, 600), (8, 1, 300)])
-def test_corrections_promise_no_more_than_they_hold(
-    simulation: ModuleType, n_optimizers: int, n_metrics: int, n: int
-) -> None:
+def test_corrections_promise_no_more_than_they_hold(simulation, n_optimizers, n_metrics, n):
     """Over the comparisons that the data chose, some p was below 5 % in 9.5 % of tables of two, in
     17 % of eight."""
     values = simulation.draw(n * n_metrics, 3, 0.0, 0.0, np.random.default_rng(4), n_optimizers)
@@ -101,9 +99,7 @@ def deciding_rate(simulation: ModuleType, n: int, n_optimizers: int, spread: flo
 
 
 @pytest.mark.parametrize(("spread", "n"), [(3, 500), (10, 200)])
-def test_what_decides_holds_where_seeds_spread_unequally(
-    simulation: ModuleType, spread: float, n: int
-) -> None:
+def test_what_decides_holds_where_seeds_spread_unequally(simulation, spread, n):
     """Student's t after Holm had a false one in 10 % of tables at spreads of 3 : 1, and in 20 % at
     10 : 1."""
     assert deciding_rate(simulation, n, 2, spread) <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / n)
@@ -115,9 +111,7 @@ def counts() -> ModuleType:
 
 
 @pytest.mark.parametrize("n_seeds", [2, 3])
-def test_the_simulated_rule_of_counts_is_that_of_the_tests(
-    counts: ModuleType, n_seeds: int
-) -> None:
+def test_the_simulated_rule_of_counts_is_that_of_the_tests(counts, n_seeds):
     rng = np.random.default_rng(9)
     first, second = (counts.draw((200, n_seeds), 12, 0.3, rng) for _ in range(2))
     for design in counts.DESIGNS:
@@ -139,9 +133,7 @@ def test_the_simulated_rule_of_counts_is_that_of_the_tests(
 
 
 @pytest.mark.parametrize(("items", "n_seeds"), [(12, 3), (24, 3), (100, 2), (1000, 2)])
-def test_a_family_of_counts_has_no_more_false_findings_than_promised(
-    counts: ModuleType, items: int, n_seeds: int
-) -> None:
+def test_a_family_of_counts_has_no_more_false_findings_than_promised(counts, items, n_seeds):
     """Of 120 families each, 27, 18, 51 and 21 % had one where equal differences were certain."""
     for design in counts.DESIGNS:
         rng = np.random.default_rng(10)
@@ -154,16 +146,14 @@ def test_a_family_of_counts_has_no_more_false_findings_than_promised(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("n_optimizers", "spread"), [(2, 3), (2, 10), (4, 3), (4, 10)])
-def test_what_decides_holds_in_many_tables(
-    simulation: ModuleType, n_optimizers: int, spread: float
-) -> None:
+def test_what_decides_holds_in_many_tables(simulation, n_optimizers, spread):
     n = 5000
     assert deciding_rate(simulation, n, n_optimizers, spread) <= 0.05 + 3 * math.sqrt(
         0.05 * 0.95 / n
     )
 
 
-def test_two_copies_that_are_each_tuned_are_told_apart_too_often(simulation: ModuleType) -> None:
+def test_two_copies_that_are_each_tuned_are_told_apart_too_often(simulation):
     """docs/tuning.md says so: a test over seeds does not know that another trial would have chosen
     other settings."""
     rng = np.random.default_rng(8)
@@ -171,7 +161,7 @@ def test_two_copies_that_are_each_tuned_are_told_apart_too_often(simulation: Mod
     assert simulation.tuned_apart(2.0, 5, N, rng) == near(0.13)
 
 
-def test_intervals_of_speedups_hold(simulation: ModuleType) -> None:
+def test_intervals_of_speedups_hold(simulation):
     """A line between points held it in 8 % of studies of two numbers of tokens, whose curve does
     not show its bend."""
     for correlation in (0.0, 0.9):
@@ -181,7 +171,7 @@ def test_intervals_of_speedups_hold(simulation: ModuleType) -> None:
         assert (held, refused) == (near(0.95), 0)
 
 
-def test_intervals_of_a_trend_hold_whatever_the_runs_of_a_seed_share() -> None:
+def test_intervals_of_a_trend_hold_whatever_the_runs_of_a_seed_share():
     """A random effect of each seed held the centre in 91 % of studies, and a slope where seeds have
     theirs in 62 %."""
     trends = benchmark("trends")

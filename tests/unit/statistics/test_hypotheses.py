@@ -90,9 +90,7 @@ BETTER = {"adamw": [3.00, 3.05, 3.10], "coupled_adam": [2.90, 2.94, 3.01]}
 
 
 @pytest.mark.parametrize("test", ["t-test", "paired"])
-def test_a_hypothesis_is_tested_in_its_direction(
-    study: Callable[..., StudyResults], test: str
-) -> None:
+def test_a_hypothesis_is_tested_in_its_direction(study, test):
     function = stats.ttest_ind if test == "t-test" else stats.ttest_rel
     for one in (LOSS, ACC):
         (row,) = stated_rows(study(BETTER, one | {"test": test})).to_dict("records")
@@ -108,9 +106,7 @@ def test_a_hypothesis_is_tested_in_its_direction(
 
 
 @pytest.mark.parametrize("one", [LOSS, ACC], ids=["loss", "acc"])
-def test_margins_of_equivalence_and_of_a_difference(
-    study: Callable[..., StudyResults], one: dict[str, Any]
-) -> None:
+def test_margins_of_equivalence_and_of_a_difference(study, one):
     gain = np.subtract(BETTER["adamw"], BETTER["coupled_adam"])
 
     def p_of(test: str, margin: float, **changes: Any) -> float:
@@ -139,12 +135,12 @@ def test_margins_of_equivalence_and_of_a_difference(
         ),
     ],
 )
-def test_margins_that_say_nothing(changes: dict[str, Any], message: str) -> None:
+def test_margins_that_say_nothing(changes, message):
     with pytest.raises(ValueError, match=message):
         Hypothesis(**LOSS | changes)
 
 
-def test_a_hypothesis_must_hold_at_each_of_its_places(study: Callable[..., StudyResults]) -> None:
+def test_a_hypothesis_must_hold_at_each_of_its_places(study):
     # At the second number of tokens Coupled Adam is worse by 1.
     everywhere = study(BETTER, LOSS, n_sizes=2)
     rows = stated_rows(everywhere)
@@ -154,7 +150,7 @@ def test_a_hypothesis_must_hold_at_each_of_its_places(study: Callable[..., Study
     assert outcomes(study(BETTER, LOSS | {"tokens": "D0"}, n_sizes=2)) == {"loss": CONFIRMED}
 
 
-def test_holm_and_bonferroni_share_the_level(study: Callable[..., StudyResults]) -> None:
+def test_holm_and_bonferroni_share_the_level(study):
     values = {"adamw": [3.00, 3.05, 3.10], "coupled_adam": [2.90, 2.96, 2.97]}
     p_value = stats.ttest_ind(values["coupled_adam"], values["adamw"], alternative="less").pvalue
     assert 0.025 / 2 < p_value < 0.025
@@ -172,8 +168,8 @@ def test_holm_and_bonferroni_share_the_level(study: Callable[..., StudyResults])
 
 
 def test_a_hypothesis_that_is_not_tested_counts_for_holm(
-    study: Callable[..., StudyResults],
-) -> None:
+    study,
+):
     """Among two hypotheses p = 0.03 is too large, whether or not the other one is tested yet."""
     values = {"adamw": [3.00, 3.05, 3.10], "coupled_adam": [2.93, 2.98, 3.00]}
     p_value = stats.ttest_ind(values["coupled_adam"], values["adamw"], alternative="less").pvalue
@@ -186,8 +182,8 @@ def test_a_hypothesis_that_is_not_tested_counts_for_holm(
 
 
 def test_a_hypothesis_that_is_not_tested_keeps_holm_open(
-    study: Callable[..., StudyResults],
-) -> None:
+    study,
+):
     one = study(
         {"adamw": [3.0, 3.1], "coupled_adam": [3.1, 3.0]},
         LOSS,
@@ -201,7 +197,7 @@ def test_a_hypothesis_that_is_not_tested_keeps_holm_open(
     )
 
 
-def test_a_trend_is_that_of_the_stated_seeds(study: Callable[..., StudyResults]) -> None:
+def test_a_trend_is_that_of_the_stated_seeds(study):
     values = {"adamw": [3.00, 3.05, 3.10, 3.02], "coupled_adam": [2.90, 2.94, 3.02, 2.95]}
     grows = LOSS | {"test": "trend", "better": "adamw", "than": "coupled_adam"}
     # Coupled Adam loses by 1 with each doubling, so Adam's gain grows.
@@ -218,7 +214,7 @@ def test_a_trend_is_that_of_the_stated_seeds(study: Callable[..., StudyResults])
     assert set(lost["outcome"]) == {OPEN}
 
 
-def test_what_is_not_tested_is_open() -> None:
+def test_what_is_not_tested_is_open():
     assert [hypothesis_outcome(p, 0.04) for p in (0.03, 0.045, NAN)] == [
         CONFIRMED,
         NOT_CONFIRMED,
@@ -231,9 +227,7 @@ def test_what_is_not_tested_is_open() -> None:
     "changes", [{"test": "t-test"}, {"test": "paired"}, {"test": "equivalence", "margin": 2}]
 )
 @pytest.mark.parametrize("coupled_adam", [2.0, 3.0])
-def test_values_without_any_spread_are_decided_and_confirm_nothing(
-    study: Callable[..., StudyResults], changes: dict[str, Any], coupled_adam: float
-) -> None:
+def test_values_without_any_spread_are_decided_and_confirm_nothing(study, changes, coupled_adam):
     """All seeds are there, so the hypothesis does not wait, and it keeps no other one open."""
     values = {"adamw": [3.0, 3.0], "coupled_adam": [coupled_adam] * 2}
     rows = stated_rows(study(values, LOSS | changes, ACC | changes))
@@ -246,8 +240,8 @@ def test_values_without_any_spread_are_decided_and_confirm_nothing(
 
 
 def test_a_trend_without_any_spread_confirms_nothing(
-    study: Callable[..., StudyResults],
-) -> None:
+    study,
+):
     grows = LOSS | {"test": "trend", "better": "adamw", "than": "coupled_adam"}
     results = study(
         {"adamw": [3.0, 3.5], "coupled_adam": [2.0, 2.5]}, grows, n_sizes=2, slope_spread=0

@@ -14,7 +14,6 @@ from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.render import markdown, render_html, render_latex
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.results.collect import read_results
-from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.decisions import decide
 from coupled_adam_bench.statistics.declared import Material
@@ -41,9 +40,7 @@ def plan(tiny_study: Callable[..., dict]) -> Plan:
 
 @pytest.mark.parametrize("size", [LARGEST, 1e-320])
 @pytest.mark.parametrize("kind", ["constant", "drawn"])
-def test_statistics_and_tables_of_the_largest_numbers(
-    plan: Plan, results_of: Callable[..., StudyResults], kind: str, size: float
-) -> None:
+def test_statistics_and_tables_of_the_largest_numbers(plan, results_of, kind, size):
     draws = np.random.default_rng(0)
 
     def value(cell: Cell, metric: Metric) -> float:
@@ -74,9 +71,7 @@ def test_statistics_and_tables_of_the_largest_numbers(
     "It is refused with a sentence that names the row and the largest size.",
 )
 @pytest.mark.parametrize("large", [1e71, -1e304, float("inf")])
-def test_results_that_cannot_be_used(
-    plan: Plan, results_of: Callable[..., StudyResults], tmp_path: Path, large: float
-) -> None:
+def test_results_that_cannot_be_used(plan, results_of, tmp_path, large):
     results = results_of(plan, lambda cell, metric: 1.0).results
     path = tmp_path / "results.csv"
     results.loc[3, "value"] = float("nan")
@@ -91,6 +86,6 @@ def test_results_that_cannot_be_used(
         read_results(path)
 
 
-def test_what_is_usable() -> None:
+def test_what_is_usable():
     assert all(map(is_usable, (0.0, float("nan"), -1e70, 1e70, 5e-324)))
     assert not any(map(is_usable, (1.1e70, -1e71, float("inf"), -float("inf"))))

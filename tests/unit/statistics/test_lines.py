@@ -25,7 +25,7 @@ def drawn(seed_sd: float, n_seeds: int = 3, noise: float = 0.01) -> tuple[Any, A
     return tuple(zip(*rows, strict=True))
 
 
-def test_estimates_are_those_of_least_squares_and_their_errors_the_spread_of_the_seeds() -> None:
+def test_estimates_are_those_of_least_squares_and_their_errors_the_spread_of_the_seeds():
     values, covariates, seeds = drawn(seed_sd=0.1)
     fit = fit_line(values, covariates, seeds)
     x, y = np.array(covariates), np.array(values).reshape(3, -1)
@@ -44,7 +44,7 @@ def test_estimates_are_those_of_least_squares_and_their_errors_the_spread_of_the
     assert (fit.df, fit.n_seeds, fit.centre) == (2, 3, pytest.approx((2.0, 5.75)))
 
 
-def test_the_centre_has_the_degrees_of_freedom_of_the_seeds_also_where_they_do_not_differ() -> None:
+def test_the_centre_has_the_degrees_of_freedom_of_the_seeds_also_where_they_do_not_differ():
     values = np.array(drawn(seed_sd=0.0)[0]).reshape(3, -1)
     means = np.array([1.0, 1.001, 0.999])  # less than the noise explains
     values += means[:, None] - values.mean(axis=1, keepdims=True)
@@ -53,7 +53,7 @@ def test_the_centre_has_the_degrees_of_freedom_of_the_seeds_also_where_they_do_n
     assert fit.standard_error(0) == pytest.approx(0.001 / math.sqrt(3), rel=1e-9)
 
 
-def test_a_seed_without_a_line_is_left_out() -> None:
+def test_a_seed_without_a_line_is_left_out():
     values, covariates, seeds = drawn(seed_sd=0.1)
     kept = [index for index in range(18) if not (seeds[index] == 1 and covariates[index][0] > 1)]
     fit = fit_line(*([column[index] for index in kept] for column in (values, covariates, seeds)))
@@ -65,7 +65,7 @@ def test_a_seed_without_a_line_is_left_out() -> None:
     )
 
 
-def test_what_cannot_be_fitted_says_why() -> None:
+def test_what_cannot_be_fitted_says_why():
     apart = fit_line([1.0, 2.0], [(1.0,), (2.0,)], [1, 2])
     assert apart.reason == "0 seed(s) with places enough for a line, their spread needs 2"
     together = fit_line(
@@ -75,7 +75,7 @@ def test_what_cannot_be_fitted_says_why() -> None:
     assert all(map(math.isnan, together.estimates))
 
 
-def test_values_without_any_spread_have_a_slope_of_zero_and_no_error() -> None:
+def test_values_without_any_spread_have_a_slope_of_zero_and_no_error():
     fit = fit_line([0.0] * 6, [(float(x),) for x in range(6)], [1, 1, 1, 2, 2, 2])
     assert list(fit.estimates) == [0.0, 0.0]
     assert fit.standard_error(1) == 0.0

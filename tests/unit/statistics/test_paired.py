@@ -23,7 +23,7 @@ def by_seed(values: list[float], first: int = 1) -> dict[int, float]:
 
 @pytest.mark.parametrize("n", [2, 3, 5])
 @pytest.mark.parametrize("higher_is_better", [True, False])
-def test_agrees_with_scipy(n: int, higher_is_better: bool) -> None:
+def test_agrees_with_scipy(n, higher_is_better):
     first, second = FIRST[:n], SECOND[:n]
     expected = stats.ttest_rel(first, second, alternative="greater" if higher_is_better else "less")
     test = paired_test(by_seed(first), by_seed(second), higher_is_better)
@@ -42,13 +42,13 @@ def test_agrees_with_scipy(n: int, higher_is_better: bool) -> None:
     assert test.p_permutation_min == 2.0**-n <= test.p_permutation
 
 
-def test_the_pooled_interval_is_that_of_scipy() -> None:
+def test_the_pooled_interval_is_that_of_scipy():
     test = t_test(FIRST, SECOND[:4], higher_is_better=True)
     expected = stats.ttest_ind(FIRST, SECOND[:4]).confidence_interval(0.95)
     assert (test.low, test.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
 
-def test_flips_of_signs_by_hand() -> None:
+def test_flips_of_signs_by_hand():
     # Sums of +-1 +-2 +-4 are all different: 7 is the largest of 8, 5 the second, and -7 the last.
     assert sign_flip_p([1.0, 2.0, 4.0], 1e-12) == 1 / 8
     assert sign_flip_p([-1.0, 2.0, 4.0], 1e-12) == 2 / 8
@@ -60,7 +60,7 @@ def test_flips_of_signs_by_hand() -> None:
     assert sign_flip_p([0.0, 0.0], 1e-12) == 1
 
 
-def test_many_seeds_are_flipped_at_random_and_the_same_each_time() -> None:
+def test_many_seeds_are_flipped_at_random_and_the_same_each_time():
     values = np.random.default_rng(1).normal(0.4, 1, size=14).tolist()
     exact = np.mean(
         [
@@ -74,13 +74,13 @@ def test_many_seeds_are_flipped_at_random_and_the_same_each_time() -> None:
     assert found == pytest.approx(exact, abs=4 * math.sqrt(exact / N_DRAWN))
 
 
-def test_bootstrap_of_three_seeds_is_their_range() -> None:
+def test_bootstrap_of_three_seeds_is_their_range():
     assert bootstrap_interval([0.5, -0.25, 1.0]) == (-0.25, 1.0)
     assert bootstrap_interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
 
 
 @pytest.mark.parametrize("n", [5, 7, 9])
-def test_bootstrap_agrees_with_scipy(n: int) -> None:
+def test_bootstrap_agrees_with_scipy(n):
     values = np.random.default_rng(n).normal(size=n)
     drawn = stats.bootstrap(
         (values,), np.mean, n_resamples=40_000, method="percentile", rng=1
@@ -91,7 +91,7 @@ def test_bootstrap_agrees_with_scipy(n: int) -> None:
     assert bootstrap_interval((-values).tolist()) == pytest.approx((-found[1], -found[0]), abs=0.04)
 
 
-def test_only_shared_seeds_make_pairs() -> None:
+def test_only_shared_seeds_make_pairs():
     test = paired_test(by_seed(FIRST), by_seed(SECOND, first=3), higher_is_better=True)
     assert test.n == 3
     assert test.difference == pytest.approx(np.mean(FIRST[2:]) - np.mean(SECOND[:3]))
@@ -110,9 +110,7 @@ def test_only_shared_seeds_make_pairs() -> None:
         ({1: 1.0, 2: 1.0}, {3: 2.0, 4: 2.0}, "0 seed(s) in common, pairs need 2"),
     ],
 )
-def test_no_test_without_pairs(
-    first: dict[int, float], second: dict[int, float], reason: str
-) -> None:
+def test_no_test_without_pairs(first, second, reason):
     test = paired_test(first, second, True)
     assert test.reason == reason
     assert math.isnan(test.p_value)
@@ -120,7 +118,7 @@ def test_no_test_without_pairs(
     assert math.isnan(equivalence_p(test.difference, test.standard_error, test.n - 1, 0.1))
 
 
-def test_without_variance() -> None:
+def test_without_variance():
     same = paired_test({1: 1.0, 2: 2.0}, {1: 1.0, 2: 2.0}, True)
     assert (same.p_value, same.p_permutation, same.reason) == (1, 1, "all differences are zero")
     shifted = paired_test({1: 1.5, 2: 2.5}, {1: 1.0, 2: 2.0}, True)
@@ -132,7 +130,7 @@ def test_without_variance() -> None:
     assert math.isnan(shifted.p_value)
 
 
-def test_counts_that_differ_by_one_item_in_each_seed_are_no_certainty() -> None:
+def test_counts_that_differ_by_one_item_in_each_seed_are_no_certainty():
     """24 items, of which each seed of one optimizer has one more right: rounding is no spread."""
     for counts in ([10, 7], [10, 7, 8], [3, 14, 22, 9]):
         one = by_seed([count / 24 for count in counts])
@@ -145,7 +143,7 @@ def test_counts_that_differ_by_one_item_in_each_seed_are_no_certainty() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.01, 0.05, 0.5])
-def test_equivalence_agrees_with_statsmodels(margin: float) -> None:
+def test_equivalence_agrees_with_statsmodels(margin):
     pooled = t_test(FIRST, SECOND[:4], True)
     expected, *_ = ttost_ind(np.array(FIRST), np.array(SECOND[:4]), -margin, margin)
     assert equivalence_p(
@@ -158,7 +156,7 @@ def test_equivalence_agrees_with_statsmodels(margin: float) -> None:
     ) == pytest.approx(expected)
 
 
-def test_equivalence_without_variance_or_margin() -> None:
+def test_equivalence_without_variance_or_margin():
     for difference in (0.0, 0.1, 0.2, 0.3):
         assert math.isnan(equivalence_p(difference, 0.0, 4, margin=0.2))
     assert math.isnan(equivalence_p(0.1, 0.1, 4, math.nan))

@@ -97,7 +97,7 @@ def measured(tiny_plan: Plan, stored: Any, tmp_path: Path) -> Callable[..., pd.D
 
 
 @pytest.mark.parametrize(("gap", "p", "reason"), [(0.0, 1, ""), (0.25, math.nan, NO_SPREAD)])
-def test_documents_that_differ_alike_have_no_test(gap: float, p: float, reason: str) -> None:
+def test_documents_that_differ_alike_have_no_test(gap, p, reason):
     """Scores of four documents, as a task has them that is scored by a probability."""
     ours, theirs = np.array([0.75, 0.5, 0.625, 0.875]), np.array([0.75, 0.5, 0.625, 0.875]) - gap
     task, mean = _documents([{"mc2": (ours, theirs)}])
@@ -117,7 +117,7 @@ def sides(plan: Plan, seed: int) -> tuple[Cell, Cell]:
     return cells["coupled_adam", seed], cells["adamw", seed]
 
 
-def test_every_seed_by_independent_formulas(tiny_plan: Plan, measured: Any) -> None:
+def test_every_seed_by_independent_formulas(tiny_plan, measured):
     frame = measured()
     assert list(frame.columns) == list(STATISTIC.columns)
     assert len(frame) == 4 * (
@@ -170,7 +170,7 @@ def test_every_seed_by_independent_formulas(tiny_plan: Plan, measured: Any) -> N
         assert average["high"] - average["difference"] == pytest.approx(1.98 * error, rel=0.01)
 
 
-def test_over_seeds_each_document_and_window_counts_once(tiny_plan: Plan, measured: Any) -> None:
+def test_over_seeds_each_document_and_window_counts_once(tiny_plan, measured):
     frame = measured()
     values = [[drawn(cell) for cell in sides(tiny_plan, seed)] for seed in (1, 2, 3)]
     race = np.mean([ours[1]["race"] - theirs[1]["race"] for ours, theirs in values], axis=0)
@@ -185,9 +185,7 @@ def test_over_seeds_each_document_and_window_counts_once(tiny_plan: Plan, measur
     assert (found["low"], found["high"]) == pytest.approx(expected.interval)
 
 
-def test_windows_of_their_own_for_each_seed_are_of_the_same_documents(
-    tiny_plan: Plan, measured: Any
-) -> None:
+def test_windows_of_their_own_for_each_seed_are_of_the_same_documents(tiny_plan, measured):
     frame = measured(own_windows=True)
     found = row(frame, "all", "test")
     singles = [row(frame, str(seed), "test") for seed in (1, 2, 3)]
@@ -199,7 +197,7 @@ def test_windows_of_their_own_for_each_seed_are_of_the_same_documents(
     )  # these documents have the same losses as all windows
 
 
-def test_what_is_missing_is_a_gap_with_its_reason(tiny_plan: Plan, measured: Any) -> None:
+def test_what_is_missing_is_a_gap_with_its_reason(tiny_plan, measured):
     frame = measured(without=1)  # adamw, seed 2
     for task in ("test", "average"):
         gap = row(frame, "2", task)
@@ -211,8 +209,8 @@ def test_what_is_missing_is_a_gap_with_its_reason(tiny_plan: Plan, measured: Any
 
 
 def test_evaluations_without_files_and_diverged_cells_are_gaps(
-    tiny_plan: Plan, stored: Any, measured: Any, tmp_path: Path
-) -> None:
+    tiny_plan, stored, measured, tmp_path
+):
     measured()
     files = stored(tiny_plan, tmp_path)
     cells = list(tiny_plan.cells)
@@ -227,9 +225,7 @@ def test_evaluations_without_files_and_diverged_cells_are_gaps(
     assert "it has diverged" in row(frame, "2", "average")["reason"]
 
 
-def test_other_documents_and_damaged_files_are_gaps(
-    tiny_plan: Plan, stored: Any, measured: Any, tmp_path: Path
-) -> None:
+def test_other_documents_and_damaged_files_are_gaps(tiny_plan, stored, measured, tmp_path):
     measured()
     files = stored(tiny_plan, tmp_path)
     first, second, *_ = tiny_plan.cells.values()
@@ -246,9 +242,7 @@ def test_other_documents_and_damaged_files_are_gaps(
     assert "but its evaluation says" in row(frame, "2", "test")["reason"]
 
 
-def test_one_seed_has_no_line_over_seeds_and_a_gap_needs_no_other(
-    tiny_study: Any, measured: Any
-) -> None:
+def test_one_seed_has_no_line_over_seeds_and_a_gap_needs_no_other(tiny_study, measured):
     settings = tiny_study()
     settings["grid"][0] |= {"table": "table2", "seeds": [7]}
     frame = measured(make_plan(parse_study(settings)))

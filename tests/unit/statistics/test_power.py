@@ -29,7 +29,7 @@ def of_statsmodels(design: str) -> tuple[Any, str]:
 
 @pytest.mark.parametrize("design", DESIGNS)
 @pytest.mark.parametrize(("effect", "n"), [(0.5, 3), (1.2, 3), (3.0, 2), (0.2, 50), (8.0, 5)])
-def test_power_is_that_of_statsmodels(design: str, effect: float, n: int) -> None:
+def test_power_is_that_of_statsmodels(design, effect, n):
     model, count = of_statsmodels(design)
     expected = model.power(effect, **{count: n}, alpha=0.05, alternative="larger")
     assert power_of(effect, n, design) == pytest.approx(expected, abs=1e-9)
@@ -37,7 +37,7 @@ def test_power_is_that_of_statsmodels(design: str, effect: float, n: int) -> Non
 
 @pytest.mark.parametrize("design", DESIGNS)
 @pytest.mark.parametrize("effect", [0.1, 0.9, 2.5, 30.0, 1e4])
-def test_seeds_are_the_fewest_that_suffice(design: str, effect: float) -> None:
+def test_seeds_are_the_fewest_that_suffice(design, effect):
     seeds = int(seeds_needed(effect, design))
     assert power_of(effect, seeds, design) >= 0.8
     assert seeds == 2 or power_of(effect, seeds - 1, design) < 0.8
@@ -49,13 +49,13 @@ def test_seeds_are_the_fewest_that_suffice(design: str, effect: float) -> None:
         assert seeds == math.ceil(exact)
 
 
-def test_no_number_of_seeds_is_said_to_be_none() -> None:
+def test_no_number_of_seeds_is_said_to_be_none():
     assert all(math.isnan(seeds_needed(effect, UNPAIRED)) for effect in (0.0, 1e-6, NAN))
 
 
 @pytest.mark.parametrize("design", DESIGNS)
 @pytest.mark.parametrize("n", [2, 3, 8])
-def test_the_detectable_effect_has_the_power(design: str, n: int) -> None:
+def test_the_detectable_effect_has_the_power(design, n):
     effect = detectable_effect(n, design)
     model, count = of_statsmodels(design)
     assert model.power(effect, **{count: n}, alpha=0.05, alternative="larger") == pytest.approx(
@@ -92,9 +92,7 @@ def rows(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Callable
         ([3.0, 4.0], [3.0 + 1e-9, 4.0], "more than 10,000 seeds", ""),
     ],
 )
-def test_what_has_no_number_of_seeds_says_why(
-    rows: Callable[..., Any], adam: list[float], coupled: list[float], unpaired: str, paired: str
-) -> None:
+def test_what_has_no_number_of_seeds_says_why(rows, adam, coupled, unpaired, paired):
     _, found = rows({"adamw": adam, "coupled_adam": coupled})
     assert (found.loc[UNPAIRED]["reason"], found.loc[PAIRED]["reason"]) == (unpaired, paired)
     for row in found.to_dict("records"):

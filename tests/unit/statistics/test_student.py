@@ -14,7 +14,7 @@ samples = st.lists(numbers, min_size=2, max_size=6).filter(lambda values: len(se
 
 
 @given(first=samples, second=samples, higher_is_better=st.booleans())
-def test_agrees_with_scipy(first: list[float], second: list[float], higher_is_better: bool) -> None:
+def test_agrees_with_scipy(first, second, higher_is_better):
     alternative = "greater" if higher_is_better else "less"
     student = stats.ttest_ind(first, second, alternative=alternative)
     welch = stats.ttest_ind(first, second, equal_var=False, alternative=alternative)
@@ -32,7 +32,7 @@ def test_agrees_with_scipy(first: list[float], second: list[float], higher_is_be
     )
 
 
-def test_by_hand() -> None:
+def test_by_hand():
     # Means 3 and 1, variances 1 and 1, so pooled variance 1, standard error sqrt(2/3), t = 2 /
     # sqrt(2/3) = sqrt(6).
     test = t_test([2, 3, 4], [0, 1, 2], higher_is_better=True)
@@ -50,7 +50,7 @@ def test_by_hand() -> None:
     assert (test.first.n, test.first.mean, test.first.sd) == (3, 3, 1)
 
 
-def test_direction_follows_the_metric() -> None:
+def test_direction_follows_the_metric():
     low, high = [1.0, 1.1, 1.2], [2.0, 2.1, 2.2]
     assert t_test(high, low, True).p_value == t_test(low, high, False).p_value < ALPHA
     better, worse = t_test(high, low, True), t_test(low, high, True)
@@ -62,7 +62,7 @@ def test_direction_follows_the_metric() -> None:
     )
 
 
-def test_critical_value_of_the_paper() -> None:
+def test_critical_value_of_the_paper():
     # S = 3: df = 4, and the paper's table says 2.132. With variances 1 the statistic is difference
     # / sqrt(2/3).
     def shifted(t: float) -> bool:
@@ -77,7 +77,7 @@ def test_critical_value_of_the_paper() -> None:
     assert shifted(2.133)
 
 
-def test_constant_samples() -> None:
+def test_constant_samples():
     equal = t_test([0.1, 0.1, 0.1], [0.1, 0.1, 0.1], higher_is_better=True)
     assert math.isnan(equal.t)
     assert (equal.p_value, equal.p_welch) == (1, 1)
@@ -109,7 +109,7 @@ def test_constant_samples() -> None:
         ),
     ],
 )
-def test_no_test_without_all_values(first: list[float], second: list[float], reason: str) -> None:
+def test_no_test_without_all_values(first, second, reason):
     test = t_test(first, second, True, names=("a", "b"))
     assert all(
         math.isnan(value) for value in (test.t, test.df, test.p_value, test.hedges_g, test.p_welch)
@@ -117,13 +117,13 @@ def test_no_test_without_all_values(first: list[float], second: list[float], rea
     assert test.reason == reason
 
 
-def test_equal_values_have_a_mean_without_an_interval() -> None:
+def test_equal_values_have_a_mean_without_an_interval():
     assert all(map(math.isnan, mean_interval(summarize([0.25, 0.25, 0.25]))))
     expected = stats.ttest_1samp([0.25, 0.5, 0.25], 0).confidence_interval()
     assert mean_interval(summarize([0.25, 0.5, 0.25])) == pytest.approx(tuple(expected))
 
 
-def test_summary() -> None:
+def test_summary():
     assert summarize([2.0]).mean == 2
     assert math.isnan(summarize([2.0]).sd)
     assert summarize([1.0, math.nan]).n == 1

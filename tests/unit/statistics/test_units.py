@@ -7,7 +7,7 @@ from scipy import stats
 from coupled_adam_bench.statistics.units import average, mcnemar_p, of_documents, of_held_out
 
 
-def test_documents_are_a_paired_t_test() -> None:
+def test_documents_are_a_paired_t_test():
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=(2, 40))
     found = of_documents(first - second)
@@ -21,12 +21,12 @@ def test_documents_are_a_paired_t_test() -> None:
 @pytest.mark.parametrize(
     ("better", "worse"), [(0, 0), (1, 0), (9, 2), (2, 9), (30, 30), (0, 12), (700, 600)]
 )
-def test_mcnemar_is_a_binomial_test(better: int, worse: int) -> None:
+def test_mcnemar_is_a_binomial_test(better, worse):
     expected = stats.binomtest(better, better + worse, 0.5).pvalue if better + worse else 1.0
     assert mcnemar_p(better, worse) == pytest.approx(expected, rel=1e-9)
 
 
-def test_held_out_documents_of_equal_length_are_a_paired_t_test() -> None:
+def test_held_out_documents_of_equal_length_are_a_paired_t_test():
     rng = np.random.default_rng(1)
     first, second = rng.normal(0.1, 1, size=(2, 30))
     found = of_held_out(first - second, np.full(30, 640.0))
@@ -39,7 +39,7 @@ def test_held_out_documents_of_equal_length_are_a_paired_t_test() -> None:
 LENGTHS = np.random.default_rng(2).lognormal(5, 1.5, size=17).astype(int) + 1
 
 
-def test_held_out_documents_against_the_jackknife_and_the_quadratic_form() -> None:
+def test_held_out_documents_against_the_jackknife_and_the_quadratic_form():
     """The error leaves out documents in plain words; the degrees of freedom come from matrices of
     all documents."""
     values = np.random.default_rng(3).normal(size=17)
@@ -62,7 +62,7 @@ def test_held_out_documents_against_the_jackknife_and_the_quadratic_form() -> No
     assert found.df < 9
 
 
-def test_the_average_of_tasks_is_that_of_welch() -> None:
+def test_the_average_of_tasks_is_that_of_welch():
     """Two tasks whose differences are x and -y have half the difference of means of x and y:
     Welch's t-test."""
     rng = np.random.default_rng(3)
@@ -74,7 +74,7 @@ def test_the_average_of_tasks_is_that_of_welch() -> None:
     assert found.p_value == pytest.approx(expected.pvalue, rel=1e-9)
 
 
-def test_what_does_not_vary() -> None:
+def test_what_does_not_vary():
     for value in (0.25, 1 / 3):
         for apart in (
             of_held_out(np.full(5, value), np.arange(1.0, 6.0)),
@@ -90,7 +90,7 @@ def test_what_does_not_vary() -> None:
     assert average([same, of_documents(np.array([0.0, 1.0, 1.0]))]).df == pytest.approx(2)
 
 
-def test_too_few_units() -> None:
+def test_too_few_units():
     assert math.isnan(of_documents(np.array([0.5])).p_value)
     one = of_held_out(np.ones(1), np.full(1, 2.0))
     assert one.difference == 1

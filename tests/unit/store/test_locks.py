@@ -45,8 +45,8 @@ def hold(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
 
 
 def test_one_process_at_a_time_and_the_other_says_for_whom_it_waits(
-    hold, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    hold, tmp_path, capsys, monkeypatch
+):
     holder, folder = hold(), tmp_path / "folder"
     monkeypatch.setattr(locks, "LINE_SECONDS", 0.5)
     lock = FolderLock(folder)
@@ -68,7 +68,7 @@ def test_one_process_at_a_time_and_the_other_says_for_whom_it_waits(
     "the process that held a folder's lock was killed and its lock file stays",
     "the kernel has dropped the lock: the next process begins at once",
 )
-def test_a_lock_file_that_a_killed_process_left_means_nothing(hold, tmp_path: Path) -> None:
+def test_a_lock_file_that_a_killed_process_left_means_nothing(hold, tmp_path):
     holder, folder = hold(), tmp_path / "folder"
     holder.send_signal(signal.SIGKILL)
     holder.wait()
@@ -78,9 +78,7 @@ def test_a_lock_file_that_a_killed_process_left_means_nothing(hold, tmp_path: Pa
         assert time.monotonic() - begun < 1
 
 
-def test_a_folder_that_is_made_anew_while_its_lock_is_held_has_a_lock_of_its_own(
-    hold, tmp_path: Path
-) -> None:
+def test_a_folder_that_is_made_anew_while_its_lock_is_held_has_a_lock_of_its_own(hold, tmp_path):
     hold()
     folder = tmp_path / "folder"
     waiting = FolderLock(folder)
@@ -91,9 +89,7 @@ def test_a_folder_that_is_made_anew_while_its_lock_is_held_has_a_lock_of_its_own
     waiting.release()
 
 
-def test_a_file_system_that_cannot_lock_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_cannot_lock_is_named(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 

@@ -1,6 +1,5 @@
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from shutil import copy
 
@@ -52,7 +51,7 @@ def make_run(folder: Path) -> Path:
         ("history.jsonl", "but run.json says"),
     ],
 )
-def test_one_file_of_another_cell(name: str, said: str, run_dir: Path) -> None:
+def test_one_file_of_another_cell(name, said, run_dir):
     other = make_run(run_dir.with_name("other"))
     assert untrained(run_dir) is None
     copy(other / name, run_dir / name)
@@ -65,7 +64,7 @@ def test_one_file_of_another_cell(name: str, said: str, run_dir: Path) -> None:
             run_history(run_dir)
 
 
-def test_nothing_that_is_set_aside_is_lost(tmp_path: Path) -> None:
+def test_nothing_that_is_set_aside_is_lost(tmp_path):
     for text in ("first", "second"):
         (tmp_path / "a.json").write_text(text)
         move_aside(tmp_path / "a.json")
@@ -75,7 +74,7 @@ def test_nothing_that_is_set_aside_is_lost(tmp_path: Path) -> None:
     ]
 
 
-def test_a_whole_run(run_dir: Path) -> None:
+def test_a_whole_run(run_dir):
     run = finished_run(run_dir, model=True)
     assert run is not None
     assert (run["cell"], run["status"], run["step"]) == ("c", "completed", 2)
@@ -101,7 +100,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["run.json", "history.jsonl", "model/model.safetensors", "model/config.json"]
 )
-def test_damage_is_named(name: str, damage: Callable[[Path], None], run_dir: Path) -> None:
+def test_damage_is_named(name, damage, run_dir):
     damage(run_dir / name)
     of_model = name.startswith("model/")
     assert (run_damage(run_dir) is None) == (
@@ -112,7 +111,7 @@ def test_damage_is_named(name: str, damage: Callable[[Path], None], run_dir: Pat
         assert str(run_dir / name) in str(run_damage(run_dir, model=True))
 
 
-def test_a_record_of_another_version_or_of_a_run_that_goes_on(run_dir: Path) -> None:
+def test_a_record_of_another_version_or_of_a_run_that_goes_on(run_dir):
     values = read_sealed(run_dir / "run.json")
     write_json(run_dir / "run.json", values)
     assert "of another version of this program" in str(run_damage(run_dir))
@@ -124,7 +123,7 @@ def test_a_record_of_another_version_or_of_a_run_that_goes_on(run_dir: Path) -> 
     assert finished_run(run_dir) is None
 
 
-def test_history(tmp_path: Path) -> None:
+def test_history(tmp_path):
     path = tmp_path / "history.jsonl"
     rows = [{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}, {"step": 2, "loss": float("nan")}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
@@ -135,7 +134,7 @@ def test_history(tmp_path: Path) -> None:
         read_history(path)
 
 
-def test_a_value_out_of_the_bounds_of_its_metric_is_refused() -> None:
+def test_a_value_out_of_the_bounds_of_its_metric_is_refused():
     good = [row("test", "loss", 3.25), row("average", "acc", 1.0), row("test", "loss", math.nan)]
     assert wrong_row(good) is None
     assert wrong_row([*good, row("average", "acc", 7.0)]) == "average acc is 7.0, outside 0 to 1"

@@ -55,7 +55,7 @@ def wait_until(
     "one waits for the other, says so, and then keeps what it finds finished",
 )
 @pytest.mark.parametrize("processes", [1, 2])
-def test_two_jobs_train_one_cell(processes: int, prepare, nursery) -> None:
+def test_two_jobs_train_one_cell(processes, prepare, nursery):
     workspace = prepare(processes=processes)
     (cell,) = workspace.plan.cells
     run_dir = workspace.run_dir(cell)
@@ -82,7 +82,7 @@ def test_two_jobs_train_one_cell(processes: int, prepare, nursery) -> None:
     "it stops at once with status 75, to be started again",
 )
 @pytest.mark.parametrize(("processes", "asked"), [(1, 0), (2, 1)])
-def test_a_request_to_stop_ends_the_wait(processes: int, asked: int, prepare, nursery) -> None:
+def test_a_request_to_stop_ends_the_wait(processes, asked, prepare, nursery):
     workspace = prepare(processes=processes)
     (cell,) = workspace.plan.cells
     with folder_lock(workspace.run_dir(cell)):
@@ -93,9 +93,7 @@ def test_a_request_to_stop_ends_the_wait(processes: int, asked: int, prepare, nu
 
 
 @pytest.mark.parametrize(("number", "delay"), [(signal.SIGTERM, 0.0), (signal.SIGHUP, 0.3)])
-def test_a_request_to_stop_ends_a_run_at_any_moment(
-    number: signal.Signals, delay: float, prepare, nursery
-) -> None:
+def test_a_request_to_stop_ends_a_run_at_any_moment(number, delay, prepare, nursery):
     """SIGHUP comes when a terminal is closed."""
     workspace = prepare(steps=100_000)
     (cell,) = workspace.plan.cells

@@ -146,7 +146,7 @@ RUN_FILES += [
 ]
 
 
-def test_the_list_of_files_is_complete(trained: Cell) -> None:
+def test_the_list_of_files_is_complete(trained):
     found = {
         path.relative_to(trained.run_dir).as_posix()
         for path in trained.run_dir.rglob("*")
@@ -163,9 +163,7 @@ def test_the_list_of_files_is_complete(trained: Cell) -> None:
 )
 @pytest.mark.parametrize("harm", DAMAGES)
 @pytest.mark.parametrize("name", RUN_FILES)
-def test_a_second_call_mends_any_file(
-    name: str, harm: Callable[[Path], None], cell: Cell, trained: Cell
-) -> None:
+def test_a_second_call_mends_any_file(name, harm, cell, trained):
     before = {path: path.read_bytes() for path in cell.run_dir.rglob("*") if path.is_file()}
     harm(cell.run_dir / name)
     assert cell.train() == 0
@@ -197,7 +195,7 @@ def test_a_second_call_mends_any_file(
     "training it again does the steps that are lost and ends with the same model; only times"
     " differ",
 )
-def test_a_second_call_mends_damage_to_several(lost: list[str], cell: Cell, trained: Cell) -> None:
+def test_a_second_call_mends_damage_to_several(lost, cell, trained):
     for name in lost:
         path = cell.run_dir / name
         shutil.rmtree(path) if path.is_dir() else flip(path)
@@ -209,9 +207,7 @@ def test_a_second_call_mends_damage_to_several(lost: list[str], cell: Cell, trai
     )
 
 
-def test_a_finished_cell_is_kept_and_nothing_is_written(
-    cell: Cell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_cell_is_kept_and_nothing_is_written(cell, capsys):
     def times() -> dict[Path, int]:
         return {
             path: path.stat().st_mtime_ns
@@ -225,17 +221,13 @@ def test_a_finished_cell_is_kept_and_nothing_is_written(
     assert f"{cell.cell.id}: kept, trained before" in capsys.readouterr().err
 
 
-def test_a_finished_cell_needs_no_checkpoint(
-    cell: Cell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_cell_needs_no_checkpoint(cell, capsys):
     shutil.rmtree(cell.run_dir / "checkpoints")
     assert cell.train() == 0
     assert f"{cell.cell.id}: kept, trained before" in capsys.readouterr().err
 
 
-def test_the_command_keeps_a_finished_cell_without_starting_torch(
-    cell: Cell, tiny_study, make_workspace: Callable[..., Any]
-) -> None:
+def test_the_command_keeps_a_finished_cell_without_starting_torch(cell, tiny_study, make_workspace):
     workspace = make_workspace(settings_of(tiny_study))
     run_dir = workspace.run_dir(cell.cell.id)
     run_dir.parent.mkdir(parents=True)
@@ -255,7 +247,7 @@ def test_the_command_keeps_a_finished_cell_without_starting_torch(
     assert "made anew from the checkpoints" in result.stderr
 
 
-def test_a_cell_of_other_data_is_not_kept(cell: Cell, trained: Cell, tmp_path: Path) -> None:
+def test_a_cell_of_other_data_is_not_kept(cell, trained, tmp_path):
     run = read_sealed(cell.run_dir / "run.json")
     write_sealed(
         cell.run_dir / "run.json", run | {"data_sha256": run["data_sha256"] | {"train": "other"}}
@@ -270,9 +262,7 @@ def test_a_cell_of_other_data_is_not_kept(cell: Cell, trained: Cell, tmp_path: P
     "it comes back from the checkpoint, to the last row",
 )
 @pytest.mark.parametrize("harm", [*DAMAGES, lambda path: path.write_text("")])
-def test_a_resumed_cell_has_its_whole_history(
-    harm: Callable[[Path], None], stopped: Cell, trained: Cell
-) -> None:
+def test_a_resumed_cell_has_its_whole_history(harm, stopped, trained):
     begun = stopped.history()
     harm(stopped.run_dir / "history.jsonl")
     assert stopped.train() == 0
@@ -313,12 +303,12 @@ def unseal(path: Path) -> None:
     ],
 )
 def test_a_checkpoint_that_is_not_whole_is_passed_over(
-    harm: Callable[[Path], None],
-    reason: str,
-    stopped: Cell,
-    trained: Cell,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    harm,
+    reason,
+    stopped,
+    trained,
+    capsys,
+):
     path = newest(stopped)
     assert path.name == "step-00000007"
     harm(path)
@@ -341,11 +331,11 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(
     "they are named and passed over, and the cell ends with the same bytes",
 )
 def test_checkpoints_of_another_cell(
-    stopped: Cell,
-    trained: Cell,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    stopped,
+    trained,
+    monkeypatch,
+    capsys,
+):
     for step in (90, 91):
         foreign = shutil.copytree(
             newest(trained), stopped.run_dir / f"checkpoints/step-000000{step}"
@@ -372,9 +362,7 @@ def test_checkpoints_of_another_cell(
     "a checkpoint may not be read by this user",
     "the job stops with a sentence that names it, and nothing is trained from its beginning",
 )
-def test_a_checkpoint_that_may_not_be_read_is_named(
-    stopped: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_may_not_be_read_is_named(stopped, monkeypatch):
     path = newest(stopped)
     open_file = Path.open
 
@@ -392,12 +380,12 @@ def test_a_checkpoint_that_may_not_be_read_is_named(
 
 @pytest.mark.parametrize("name", ["run.json", "history.jsonl", None])
 def test_a_diverged_cell_is_kept_or_diverges_again(
-    name: str | None,
+    name,
     tiny_study,
-    tiny_data: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tiny_data,
+    tmp_path,
+    capsys,
+):
     settings = settings_of(tiny_study, warmup_steps=0, grad_clip=1e30)
     settings["models"][0]["learning_rate"] = 1e25
     cell = Cell(make_plan(parse_study(settings)), tiny_data, tmp_path)
@@ -416,7 +404,7 @@ def test_a_diverged_cell_is_kept_or_diverges_again(
     assert ("kept, trained before" in capsys.readouterr().err) == (name is None)
 
 
-def test_a_trunk_has_its_whole_history_again(tiny_study, tiny_data: Path, tmp_path: Path) -> None:
+def test_a_trunk_has_its_whole_history_again(tiny_study, tiny_data, tmp_path):
     settings = settings_of(tiny_study, schedule="wsd")
     settings["grid"][0]["tokens"] = [{"steps": 10}, {"steps": 20}]
     plan = make_plan(parse_study(settings))
@@ -446,9 +434,7 @@ def test_a_trunk_has_its_whole_history_again(tiny_study, tiny_data: Path, tmp_pa
     "training stops with its name, the data are prepared anew, and the next start exports the"
     " model",
 )
-def test_a_damaged_tokenizer_does_not_get_into_a_model(
-    cell: Cell, trained: Cell, tmp_path: Path
-) -> None:
+def test_a_damaged_tokenizer_does_not_get_into_a_model(cell, trained, tmp_path):
     cell.data = Path(shutil.copytree(cell.data, tmp_path / cell.data.name))
     (cell.run_dir / "run.json").unlink()
     whole = (cell.data / "tokenizer" / "tokenizer.json").read_bytes()
@@ -469,9 +455,7 @@ def test_a_damaged_tokenizer_does_not_get_into_a_model(
     "execution.train_threads is far more than the processors there are",
     "the job stops before it starts them, and names the setting and the processors",
 )
-def test_threads_that_would_take_the_machine_down_are_refused(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_threads_that_would_take_the_machine_down_are_refused(cell, monkeypatch, capsys):
     (cell.run_dir / "run.json").unlink()
     n_processors = len(os.sched_getaffinity(0))
     cell.execution = cell.execution.model_copy(update={"train_threads": 10**6})
@@ -493,7 +477,7 @@ def test_threads_that_would_take_the_machine_down_are_refused(
     )
 
 
-def test_what_is_in_a_checkpoint(trained: Cell) -> None:
+def test_what_is_in_a_checkpoint(trained):
     path = newest(trained)
     assert set(read_sealed(path / "checksums.json")) == {*CHECKPOINT_FILES} - {"checksums.json"}
     assert (path / "history.jsonl").read_text() == trained.history()

@@ -24,7 +24,7 @@ def draw(n_tokens: int, training: Training, seed: int, steps: range) -> npt.NDAr
 
 @pytest.mark.parametrize("n_tokens", [200, 5_000, OPENWEBTEXT])
 @pytest.mark.parametrize("data_order", ORDERS)
-def test_starts_are_a_function_of_seed_and_step(data_order: str, n_tokens: int) -> None:
+def test_starts_are_a_function_of_seed_and_step(data_order, n_tokens):
     if data_order == "shuffled" and n_tokens == OPENWEBTEXT:
         n_tokens = 10**6
     training = recipe(data_order)
@@ -40,7 +40,7 @@ def test_starts_are_a_function_of_seed_and_step(data_order: str, n_tokens: int) 
 
 
 @pytest.mark.parametrize("data_order", ORDERS)
-def test_too_few_tokens_for_a_window(data_order: str) -> None:
+def test_too_few_tokens_for_a_window(data_order):
     with pytest.raises(
         ValueError, match=r"training\.seq_len: 8, but a window needs 9 tokens and there are 8"
     ):
@@ -49,7 +49,7 @@ def test_too_few_tokens_for_a_window(data_order: str) -> None:
 
 
 @pytest.mark.parametrize("n_tokens", [201, 208, 209])
-def test_shuffled_reads_every_window_once_an_epoch(n_tokens: int) -> None:
+def test_shuffled_reads_every_window_once_an_epoch(n_tokens):
     n_windows = 26 if n_tokens == 209 else 25  # of 8 inputs and a last target
     run = draw(n_tokens, recipe("shuffled"), 1, range(n_windows)).ravel()
     epochs = run.reshape(12, n_windows)  # batches of 12 cross from one to the next without a gap
@@ -62,7 +62,7 @@ def test_shuffled_reads_every_window_once_an_epoch(n_tokens: int) -> None:
     )
 
 
-def test_shuffles_are_uniform_and_independent() -> None:
+def test_shuffles_are_uniform_and_independent():
     # Of 4 windows there are 24 orders; each epoch and each seed draws one of them.
     orders = [
         tuple(epoch)
@@ -87,7 +87,7 @@ def test_shuffles_are_uniform_and_independent() -> None:
 
 
 @pytest.mark.parametrize("n_tokens", [500, 2**32 + 8, OPENWEBTEXT])
-def test_per_rank_draws_what_four_processes_draw_in_micro_batches(n_tokens: int) -> None:
+def test_per_rank_draws_what_four_processes_draw_in_micro_batches(n_tokens):
     training = recipe("per_rank", batch_sequences=24)
     expected = np.empty((6, 24), dtype=np.int64)
     for rank in range(4):
@@ -105,7 +105,7 @@ def shared(run: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> float:
     return float(np.mean([np.isin(a, b).mean() for a, b in zip(run, other, strict=True)]))
 
 
-def test_neighbouring_seeds_of_per_rank_share_rank_streams() -> None:
+def test_neighbouring_seeds_of_per_rank_share_rank_streams():
     runs = {
         seed: draw(OPENWEBTEXT, recipe("per_rank", batch_sequences=96), seed, range(50))
         for seed in (1, 2, 3, 9)
@@ -122,12 +122,12 @@ def test_neighbouring_seeds_of_per_rank_share_rank_streams() -> None:
 
 
 @pytest.mark.parametrize("data_order", ["with_replacement", "shuffled"])
-def test_seeds_of_the_other_orders_share_nothing(data_order: str) -> None:
+def test_seeds_of_the_other_orders_share_nothing(data_order):
     runs = [draw(8 * 10**5, recipe(data_order), seed, range(50)) for seed in (1, 2)]
     assert shared(*runs) < 0.01
 
 
-def test_data_ranks_act() -> None:
+def test_data_ranks_act():
     two, four = (
         draw(OPENWEBTEXT, recipe("per_rank", data_ranks=ranks), 1, range(2)) for ranks in (2, 4)
     )
@@ -137,7 +137,7 @@ def test_data_ranks_act() -> None:
         recipe("per_rank", data_ranks=5)
 
 
-def test_per_rank_skips_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_per_rank_skips_in_pieces(monkeypatch):
     expected = draw(OPENWEBTEXT, recipe("per_rank"), 1, range(40))[39]
     monkeypatch.setattr("coupled_adam_bench.training.order._SKIP", 10)
     assert WindowOrder(OPENWEBTEXT, recipe("per_rank"), 1).starts(39).tolist() == expected.tolist()

@@ -70,7 +70,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_an_order_of_one_s_own_is_read(module: str) -> None:
+def test_an_order_of_one_s_own_is_read(module):
     entry = {"path": f"{module}.Backwards", "arguments": {"first": 2}}
     training = Training.model_validate(TRAINING | {"data_order": entry})
     try_data_order(training)
@@ -91,13 +91,13 @@ def test_an_order_of_one_s_own_is_read(module: str) -> None:
         ("Lost", r"training\.data_order\.path: .* has no 'Lost'"),
     ],
 )
-def test_an_order_that_breaks_the_contract_is_refused(module: str, kind: str, said: str) -> None:
+def test_an_order_that_breaks_the_contract_is_refused(module, kind, said):
     entry = {"path": f"{module}.{kind}"}
     with pytest.raises(ValueError, match=said):
         try_data_order(Training.model_validate(TRAINING | {"data_order": entry}))
 
 
-def test_an_order_that_fails_later_is_named_with_its_step(module: str) -> None:
+def test_an_order_that_fails_later_is_named_with_its_step(module):
     entry = {"path": f"{module}.RaisesLate"}
     training = Training.model_validate(TRAINING | {"data_order": entry})
     try_data_order(training)
@@ -108,7 +108,7 @@ def test_an_order_that_fails_later_is_named_with_its_step(module: str) -> None:
         positions_of(order, 5, 100, training)
 
 
-def test_the_orders_of_the_program_pass_the_same_check() -> None:
+def test_the_orders_of_the_program_pass_the_same_check():
     for name in ("with_replacement", "shuffled", "per_rank", "pairs"):
         training = Training(seq_len=8, batch_sequences=4, data_order=name)
         positions = order_of(100, training, 1).positions(7)
@@ -135,9 +135,7 @@ def of_core(tiny_study: Callable[..., dict[str, Any]], path: str, **arguments: A
         ("torch.optim.Lost", {}, r"core_optimizer\.path: 'torch\.optim' has no 'Lost'"),
     ],
 )
-def test_a_core_optimizer_is_tried(
-    tiny_study: Callable[..., dict[str, Any]], path: str, arguments: dict[str, Any], said: str
-) -> None:
+def test_a_core_optimizer_is_tried(tiny_study, path, arguments, said):
     study = of_core(tiny_study, path, **arguments)
     if not said:
         try_optimizers(of_core(tiny_study, path))
@@ -147,15 +145,15 @@ def test_a_core_optimizer_is_tried(
 
 
 def test_a_core_optimizer_that_ruins_weights_names_no_setting_that_it_lacks(
-    tiny_study: Callable[..., dict[str, Any]],
-) -> None:
+    tiny_study,
+):
     study = of_core(tiny_study, "torch.optim.SGD", momentum=1e30)
     said = r"^training\.core_optimizer\.path: the class makes weights that are not finite in 20"
     with pytest.raises(ValueError, match=said):
         try_optimizers(study)
 
 
-def test_a_core_optimizer_is_in_the_ids(tiny_study: Callable[..., dict[str, Any]]) -> None:
+def test_a_core_optimizer_is_in_the_ids(tiny_study):
     ids = [
         list(make_plan(of_core(tiny_study, "torch.optim.Muon", **arguments)).cells)
         for arguments in ({}, {"ns_steps": 6})

@@ -74,7 +74,7 @@ def coupled_step(weight, grad, moments, step, lr, betas, decay):
 
 
 @pytest.mark.parametrize("coupled", ["embedding", "head"])
-def test_each_matrix_has_its_own_rule_and_all_are_clipped_together(coupled: str) -> None:
+def test_each_matrix_has_its_own_rule_and_all_are_clipped_together(coupled):
     """In float64 over 300 steps: torch's AdamW for one matrix, and the paper's rule by hand for the
     other."""
     entries = {
@@ -129,9 +129,7 @@ def untied(tiny_study: Any, steps: int, pairs: Any = PAIRS, **execution: Any) ->
     return settings
 
 
-def test_the_same_rule_for_both_is_the_single_optimizer(
-    make_workspace: Any, nursery: Any, tiny_study: Any
-) -> None:
+def test_the_same_rule_for_both_is_the_single_optimizer(make_workspace, nursery, tiny_study):
     curves = []
     for entry in ("adamw", {"embedding": "adamw", "head": "adamw"}):
         settings = untied(tiny_study, 20)
@@ -144,7 +142,7 @@ def test_the_same_rule_for_both_is_the_single_optimizer(
     assert curves[0] == curves[1]
 
 
-def test_names_tell_both(tiny_study: Any) -> None:
+def test_names_tell_both(tiny_study):
     study = parse_study(untied(tiny_study, 12))
     assert [(row.key, row.label) for row in study.grid[0].rows] == [
         ("ember_head-adamw", "Ember, head: Adam"),
@@ -163,7 +161,7 @@ def test_names_tell_both(tiny_study: Any) -> None:
     assert list(again.cells) == list(plan.cells)
 
 
-def test_a_users_own_optimizer_of_one_matrix_is_tried_and_its_code_counts(tiny_study: Any) -> None:
+def test_a_users_own_optimizer_of_one_matrix_is_tried_and_its_code_counts(tiny_study):
     study = parse_study(untied(tiny_study, 12))
     ((field, entry),) = custom_optimizers(study)
     assert (field, entry.key) == ("grid.0.optimizers.3.head", "lion")
@@ -208,7 +206,7 @@ def test_a_users_own_optimizer_of_one_matrix_is_tried_and_its_code_counts(tiny_s
         ),
     ],
 )
-def test_mistakes_are_named(tiny_study: Any, entry: Any, message: str) -> None:
+def test_mistakes_are_named(tiny_study, entry, message):
     settings = untied(tiny_study, 12)
     settings["grid"][0]["optimizers"] = ["adamw", entry]
     with pytest.raises(ValueError, match="invalid setting") as error:
@@ -216,7 +214,7 @@ def test_mistakes_are_named(tiny_study: Any, entry: Any, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_a_tied_head_is_refused(tiny_study: Any) -> None:
+def test_a_tied_head_is_refused(tiny_study):
     settings = untied(tiny_study, 12)
     settings["models"][0]["tied"] = True
     name = settings["models"][0]["name"]
@@ -229,7 +227,7 @@ def test_a_tied_head_is_refused(tiny_study: Any) -> None:
     assert expected in str(error.value)
 
 
-def test_a_trial_reaches_the_settings_of_both(tiny_study: Any) -> None:
+def test_a_trial_reaches_the_settings_of_both(tiny_study):
     settings = untied(tiny_study, 12)
     grids = {
         "ember_head-adamw": {"embedding.lr_factor": [1, 3], "head.beta2": [0.9, 0.99]},
@@ -283,14 +281,12 @@ def test_a_trial_reaches_the_settings_of_both(tiny_study: Any) -> None:
             parse_study(settings)
 
 
-def test_stopped_cells_go_on_with_the_same_bits(tiny_study: Any, goes_on: Any) -> None:
+def test_stopped_cells_go_on_with_the_same_bits(tiny_study, goes_on):
     for cell in make_plan(parse_study(untied(tiny_study, 12, [*PAIRS, *OTHERS]))).cells.values():
         goes_on(cell, 7)
 
 
-def test_cells_in_shards_have_the_same_curve(
-    make_workspace: Any, nursery: Any, tiny_study: Any
-) -> None:
+def test_cells_in_shards_have_the_same_curve(make_workspace, nursery, tiny_study):
     curves = []
     for processes, name in ((1, "alone"), (2, "shards")):
         execution = {"parallel": "fsdp", "train_processes": 2} if processes > 1 else {}

@@ -109,7 +109,7 @@ def measured(
     return run
 
 
-def test_a_measurement_changes_no_bit_of_the_run(measured: Any) -> None:
+def test_a_measurement_changes_no_bit_of_the_run(measured):
     states = []
     folders = []
     for kind in (None, "Looks"):
@@ -135,7 +135,7 @@ def test_a_measurement_changes_no_bit_of_the_run(measured: Any) -> None:
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
 
 
-def test_a_measurement_says_when_it_is_due(measured: Any) -> None:
+def test_a_measurement_says_when_it_is_due(measured):
     rows = history_of(measured("EveryFive"))
     assert [row["step"] for row in rows if "mine.norm" in row] == [5, 10]
 
@@ -157,12 +157,12 @@ def test_a_measurement_says_when_it_is_due(measured: Any) -> None:
         ),
     ],
 )
-def test_one_that_changes_the_run_or_fails_stops_it(measured: Any, kind: str, said: str) -> None:
+def test_one_that_changes_the_run_or_fails_stops_it(measured, kind, said):
     with pytest.raises(ValueError, match=said):
         measured(kind)
 
 
-def test_one_that_lacks_a_method_is_refused_before_training(measured: Any) -> None:
+def test_one_that_lacks_a_method_is_refused_before_training(measured):
     with pytest.raises(ValueError, match=r"Incomplete lacks the method `after`; the class must"):
         measured("Incomplete", trial=True)
     with pytest.raises(ValueError, match=r"arguments: got an unexpected keyword argument 'least'"):

@@ -113,9 +113,7 @@ def without_cost(outcome: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("optimizer", "data_order"), [("adamw", "shuffled"), ("coupled_adam", "per_rank")]
 )
-def test_cells_of_a_trunk_end_with_the_bits_of_cells_alone(
-    optimizer, data_order, results, wsd
-) -> None:
+def test_cells_of_a_trunk_end_with_the_bits_of_cells_alone(optimizer, data_order, results, wsd):
     plan = wsd(20, 40, 60, optimizer=optimizer, data_order=data_order)
     shared, alone = results("shared"), results("alone")
     assert shared.trunk(plan) == 0
@@ -129,7 +127,7 @@ def test_cells_of_a_trunk_end_with_the_bits_of_cells_alone(
         ]
 
 
-def test_a_trunk_keeps_its_branches_and_the_newest(results, wsd) -> None:
+def test_a_trunk_keeps_its_branches_and_the_newest(results, wsd):
     shared, plan = results(), wsd(20, 40, 60)
     shared.trunk(plan)
     assert shared.steps_on_file(plan) == {17, 33, 49} | {
@@ -151,8 +149,8 @@ def test_a_trunk_keeps_its_branches_and_the_newest(results, wsd) -> None:
 
 
 def test_a_larger_d_goes_on_and_a_smaller_one_starts_from_the_branch_before(
-    results, wsd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    results, wsd, monkeypatch
+):
     done: list[int] = []
     train_step = Trainer.train_step
     monkeypatch.setattr(
@@ -180,7 +178,7 @@ def test_a_larger_d_goes_on_and_a_smaller_one_starts_from_the_branch_before(
     assert read_history(shared.folder / "trunks" / trunk.run.id / "history.jsonl")[-1]["step"] == 55
 
 
-def test_a_stopped_trunk_goes_on(results, wsd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_trunk_goes_on(results, wsd, monkeypatch):
     plan, shared, alone = wsd(20, 40), results("shared"), results("alone")
     train_step = Trainer.train_step
 
@@ -200,7 +198,7 @@ def test_a_stopped_trunk_goes_on(results, wsd, monkeypatch: pytest.MonkeyPatch) 
     assert without_cost(shared.cell(plan, 40)) == without_cost(alone.cell(plan, 40, alone=True))
 
 
-def test_a_damaged_branch_costs_steps_only(results, wsd, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_branch_costs_steps_only(results, wsd, capfd):
     plan, shared, alone = wsd(20, 40), results("shared"), results("alone")
     shared.trunk(plan)
     (trunk_id,) = plan.trunks
@@ -214,8 +212,8 @@ def test_a_damaged_branch_costs_steps_only(results, wsd, capfd: pytest.CaptureFi
 
 @pytest.mark.parametrize(("stop", "expected"), [(12, 33), (36, 0)])
 def test_a_begun_cell_takes_its_trunk_only_if_that_is_further(
-    stop, expected, results, wsd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    stop, expected, results, wsd, monkeypatch
+):
     plan, shared, alone = wsd(20, 40), results("shared"), results("alone")
     cell = next(cell for cell in plan.cells.values() if cell.steps == 40)
     train_step = Trainer.train_step
@@ -235,7 +233,7 @@ def test_a_begun_cell_takes_its_trunk_only_if_that_is_further(
     assert without_cost(outcome) == without_cost(alone.cell(plan, 40, alone=True))
 
 
-def test_a_trunk_that_diverges_lets_its_cells_tell(results, wsd) -> None:
+def test_a_trunk_that_diverges_lets_its_cells_tell(results, wsd):
     plan, shared, alone = wsd(20, 40, grad_clip=1e30), results("shared"), results("alone")
     wild = only(plan).study.models[0].model_copy(update={"learning_rate": 1e25})
     plan = make_plan(only(plan).study.model_copy(update={"models": (wild,)}))
@@ -251,9 +249,7 @@ def test_a_trunk_that_diverges_lets_its_cells_tell(results, wsd) -> None:
     assert without_cost(outcome) == without_cost(alone.cell(plan, 40, alone=True))
 
 
-def test_the_command_line(
-    results, wsd, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line(results, wsd, monkeypatch, capsys):
     plan, shared = wsd(20, 40), results()
     (trunk,) = plan.trunks.values()
     monkeypatch.chdir(shared.folder.parent)
@@ -280,7 +276,7 @@ def test_the_command_line(
     assert f"--branches: {cell.id} not among the branches of plan.json" in capsys.readouterr().err
 
 
-def test_a_trunk_is_the_cell_at_the_peak(wsd) -> None:
+def test_a_trunk_is_the_cell_at_the_peak(wsd):
     for warmup in (0, 5, 16):
         for cell in wsd(20, 40, 60, warmup_steps=warmup).cells.values():
             part = stable_prefix(cell)
@@ -290,7 +286,7 @@ def test_a_trunk_is_the_cell_at_the_peak(wsd) -> None:
                 assert learning_rate_factor(step, part.steps, part.training, 1.0) == expected
 
 
-def test_two_processes_share_a_trunk(make_workspace, nursery, tiny_study) -> None:
+def test_two_processes_share_a_trunk(make_workspace, nursery, tiny_study):
     settings = settings_of(tiny_study, 20, 40)
     settings["execution"] |= {"train_processes": 2}
     shared, alone = make_workspace(settings, "shared"), make_workspace(settings, "alone")

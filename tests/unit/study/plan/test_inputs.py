@@ -44,7 +44,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_patterns_are_those_of_a_shell(corpus: Path) -> None:
+def test_patterns_are_those_of_a_shell(corpus):
     for name in (
         "text/.c.txt",
         "text/.hidden/d.txt",
@@ -86,7 +86,7 @@ def test_patterns_are_those_of_a_shell(corpus: Path) -> None:
     "a folder of text has hidden copies, which notebooks, editors, Git and macOS leave there",
     "they are not read, and preparation and report say so",
 )
-def test_hidden_copies_are_no_text(corpus: Path) -> None:
+def test_hidden_copies_are_no_text(corpus):
     read = fingerprints(text_files(("text",)))
     for name in (".ipynb_checkpoints/a-checkpoint.txt", "sub/._b.jsonl", ".git/x/y.txt"):
         write(Path("text", name))
@@ -110,7 +110,7 @@ POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\ns
     "the start refuses them with the command that fetches them",
 )
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.txt.gz"])
-def test_pointers_of_git_lfs_are_no_text(name: str, corpus: Path) -> None:
+def test_pointers_of_git_lfs_are_no_text(name, corpus):
     write(Path("lfs", "other.txt"))
     write(Path("lfs", name), POINTER)
     assert f"lfs/{name}: a pointer of Git LFS" in refused("lfs")
@@ -119,7 +119,7 @@ def test_pointers_of_git_lfs_are_no_text(name: str, corpus: Path) -> None:
     assert len(fingerprints(text_files(("lfs",)))) == 2
 
 
-def test_a_text_is_known_by_its_names_and_contents(corpus: Path) -> None:
+def test_a_text_is_known_by_its_names_and_contents(corpus):
     alone = fingerprints(text_files(("text",)))
     assert [[name, size] for name, size, _ in alone] == [["a.txt", 4], ["sub/b.jsonl", 4]]
     assert {sha256[:16] for _, _, sha256 in alone} == {"e394a2bfaec04bad"}
@@ -158,7 +158,7 @@ TWICE: dict[str, tuple[Callable[[], None], tuple[str, ...], str]] = {
     "it is refused with both names and what to leave out",
 )
 @pytest.mark.parametrize("case", TWICE)
-def test_one_file_under_two_names(case: str, corpus: Path) -> None:
+def test_one_file_under_two_names(case, corpus):
     make, patterns, named = TWICE[case]
     make()
     said = refused(*patterns)
@@ -171,7 +171,7 @@ def test_one_file_under_two_names(case: str, corpus: Path) -> None:
     "text is a broken link, a link to a folder that it lies in, or may not be read",
     "it is refused before the first job with its name",
 )
-def test_what_cannot_be_read(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read(corpus, monkeypatch):
     Path("text/c.txt").symlink_to("nothing")
     for pattern in ("text", "text/*"):
         assert "text/nothing cannot be read: No such file" in refused(pattern)
@@ -194,7 +194,7 @@ def test_what_cannot_be_read(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> N
         )
 
 
-def test_the_tokenizer(corpus: Path) -> None:
+def test_the_tokenizer(corpus):
     write(Path("tok/tokenizer.json"), "{}")
     assert (
         tokenizer_file("tok") == tokenizer_file("tok/tokenizer.json") == Path("tok/tokenizer.json")
@@ -210,7 +210,7 @@ def test_the_tokenizer(corpus: Path) -> None:
             tokenizer_identity(path)
 
 
-def test_endings_in_capitals_are_text_and_others_are_counted(corpus: Path) -> None:
+def test_endings_in_capitals_are_text_and_others_are_counted(corpus):
     for name in (
         "text/B.TXT",
         "text/c.Jsonl.GZ",
@@ -225,7 +225,7 @@ def test_endings_in_capitals_are_text_and_others_are_counted(corpus: Path) -> No
     assert not other_files(("text/*.txt",))
 
 
-def test_the_end_of_text_counts_where_the_tokenizer_alone_does_not_say_it(corpus: Path) -> None:
+def test_the_end_of_text_counts_where_the_tokenizer_alone_does_not_say_it(corpus):
     added = [{"content": "</s>", "special": True}, {"content": "<|im_end|>", "special": False}]
     write(Path("tok/tokenizer.json"), json.dumps({"added_tokens": added}))
     alone = tokenizer_identity("tok")
@@ -244,7 +244,7 @@ def test_the_end_of_text_counts_where_the_tokenizer_alone_does_not_say_it(corpus
 
 
 @pytest.mark.parametrize("pattern", [".", "..", "**/*.jsonl", "*/*/*/*.jsonl"])
-def test_what_studies_write_is_no_text(corpus: Path, pattern: str) -> None:
+def test_what_studies_write_is_no_text(corpus, pattern):
     write(Path("results/runs/cell/history.jsonl"))
     message = refused(pattern)
     assert f"{pattern!r} would take what studies write in {corpus / 'results'}" in message
@@ -253,14 +253,14 @@ def test_what_studies_write_is_no_text(corpus: Path, pattern: str) -> None:
     assert names("results/runs") == ["cell/history.jsonl"]
 
 
-def test_a_folder_with_the_results_is_refused_before_there_are_any(corpus: Path) -> None:
+def test_a_folder_with_the_results_is_refused_before_there_are_any(corpus):
     assert "would take what studies write" in refused(corpus)
     write(Path("b.txt"))
     assert names("*.txt", "text") == ["a.txt", "b.txt", "sub/b.jsonl"]
 
 
 @pytest.mark.parametrize("packing", [".gz", ".xz", ".zst", ".GZ"])
-def test_a_file_beside_its_packed_form_is_not_read_twice(corpus: Path, packing: str) -> None:
+def test_a_file_beside_its_packed_form_is_not_read_twice(corpus, packing):
     packed = write(Path(f"text/a.txt{packing}"))
     message = refused("text")
     assert f"text/a.txt and {packed} would both be read" in message

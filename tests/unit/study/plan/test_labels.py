@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,7 +69,7 @@ CLASHES: dict[str, tuple[dict[str, Any], str]] = {
     "it is refused with both places: tables and figures could not tell them apart",
 )
 @pytest.mark.parametrize("case", CLASHES)
-def test_one_label_for_two_things(case: str, tiny_study: TinyStudy) -> None:
+def test_one_label_for_two_things(case, tiny_study):
     changes, expected = CLASHES[case]
     with pytest.raises(ValueError) as raised:
         make_plan(parse_study(tiny_study(**changes)))
@@ -79,7 +78,7 @@ def test_one_label_for_two_things(case: str, tiny_study: TinyStudy) -> None:
     )
 
 
-def test_parts_of_a_composite_study(tiny_study: TinyStudy, tmp_path: Path) -> None:
+def test_parts_of_a_composite_study(tiny_study, tmp_path):
     for name, key in (("a", "one"), ("b", "two")):
         values = tiny_study(study=name, grid=[block(optimizers=["adamw", custom(key, "Lion")])])
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(values))
@@ -103,9 +102,7 @@ def test_parts_of_a_composite_study(tiny_study: TinyStudy, tmp_path: Path) -> No
         ("mine", "\uff21dam", "label: '\uff21dam'"),
     ],
 )
-def test_the_names_of_built_in_optimizers_are_theirs(
-    key: str, label: str, field: str, tiny_study: Any
-) -> None:
+def test_the_names_of_built_in_optimizers_are_theirs(key, label, field, tiny_study):
     settings = tiny_study()
     settings["grid"][0]["optimizers"] = ["coupled_adam", custom(key, label)]
     with pytest.raises(
@@ -118,7 +115,7 @@ def test_the_names_of_built_in_optimizers_are_theirs(
 @pytest.mark.parametrize(
     ("key", "label"), [("adamw2", "Adam2"), ("sgdm", "SGD with a memory"), ("adam", "Adamax")]
 )
-def test_other_names_are_free(key: str, label: str, tiny_study: Any) -> None:
+def test_other_names_are_free(key, label, tiny_study):
     settings = tiny_study()
     settings["grid"][0]["optimizers"] = ["coupled_adam", custom(key, label)]
     parse_study(settings)

@@ -64,9 +64,7 @@ def plan_of(tmp_path: Path) -> Make:
 # What a plan is made of.
 
 
-def test_an_ordinary_study_is_a_plan_of_one_study(
-    tiny_plan: Plan, tiny_study: Callable[..., dict[str, Any]]
-) -> None:
+def test_an_ordinary_study_is_a_plan_of_one_study(tiny_plan, tiny_study):
     (study,) = tiny_plan.studies.values()
     assert study == parse_study(tiny_study())
     assert (tiny_plan.name, tiny_plan.title, tiny_plan.protocol_label) == ("tiny", "", "corrected")
@@ -78,9 +76,7 @@ def test_an_ordinary_study_is_a_plan_of_one_study(
     assert [cell.id for block in tiny_plan.blocks for cell in block.cells] == list(tiny_plan.cells)
 
 
-def test_cells_of_all_parts_each_once_and_of_the_first_that_has_them(
-    write: Any, plan_of: Make
-) -> None:
+def test_cells_of_all_parts_each_once_and_of_the_first_that_has_them(write, plan_of):
     write("a")  # adamw, coupled_adam; seeds 1, 2, 3
     write("b", grid__0__seeds=[2, 3, 4], grid__0__tokens=[{"steps": 60, "label": "another label"}])
     write("c", training__seq_len=32, grid__0__seeds=[1, 2])
@@ -109,7 +105,7 @@ def test_cells_of_all_parts_each_once_and_of_the_first_that_has_them(
     assert plan.cells[shared.id].tokens_label == "60 steps"
 
 
-def test_the_study_of_cells_and_of_data(write: Any, plan_of: Make) -> None:
+def test_the_study_of_cells_and_of_data(write, plan_of):
     write("a")
     write("b", training__seq_len=32)
     write("c", data__source__seed=5, training__seq_len=64)
@@ -133,9 +129,7 @@ def test_the_study_of_cells_and_of_data(write: Any, plan_of: Make) -> None:
         plan.study_with_data("x")
 
 
-def test_the_command_line_finds_the_parts_beside_the_file(
-    write: Any, plan_of: Make, tmp_path: Path
-) -> None:
+def test_the_command_line_finds_the_parts_beside_the_file(write, plan_of, tmp_path):
     write("a")
     write("b", training__seq_len=32)
     (tmp_path / "whole.yaml").write_text("study: whole\nstudies: [a, b]\n")
@@ -155,9 +149,7 @@ def test_the_command_line_finds_the_parts_beside_the_file(
     "`plan.json` is edited while jobs run, or written anew while jobs of a killed start wait",
     "a job refuses any plan but that of its own start",
 )
-def test_a_job_takes_no_plan_but_its_own(
-    write: Any, plan_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_takes_no_plan_but_its_own(write, plan_of, tmp_path, monkeypatch):
     write("a")
     path, plan, other = tmp_path / "plan.json", plan_of("a"), plan_of("a", title="Another")
     write_sealed(path, plan.to_json())
@@ -178,7 +170,7 @@ def test_a_job_takes_no_plan_but_its_own(
         load_plan(path)
 
 
-def test_a_plan_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+def test_a_plan_of_an_earlier_version_is_refused(tmp_path):
     write_sealed(tmp_path / "plan.json", {"study": {}, "data_id": "x", "cells": []})
     with pytest.raises(ValueError, match=r"plan\.json: not a plan of this version; write it anew"):
         load_plan(tmp_path / "plan.json")
@@ -199,9 +191,7 @@ def test_a_plan_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_two_texts_recipes_or_models_of_one_size_are_told_apart(
-    changes: dict[str, Any], write: Any, plan_of: Make
-) -> None:
+def test_two_texts_recipes_or_models_of_one_size_are_told_apart(changes, write, plan_of):
     write("a")
     write("b", **changes)
     plan = plan_of("a", "b")
@@ -220,9 +210,7 @@ def test_two_texts_recipes_or_models_of_one_size_are_told_apart(
     ],
     ids=str,
 )
-def test_a_shared_cell_is_not_measured_in_two_ways(
-    changes: dict[str, Any], write: Any, plan_of: Make
-) -> None:
+def test_a_shared_cell_is_not_measured_in_two_ways(changes, write, plan_of):
     write("a")
     write("b", **changes)
     with pytest.raises(
@@ -231,7 +219,7 @@ def test_a_shared_cell_is_not_measured_in_two_ways(
         layout_of(plan_of("a", "b"))
 
 
-def test_one_folder_has_one_protocol(write: Any, plan_of: Make) -> None:
+def test_one_folder_has_one_protocol(write, plan_of):
     write("a")
     write("b", protocol="official", training__seq_len=32)
     with pytest.raises(
@@ -252,7 +240,7 @@ def test_one_folder_has_one_protocol(write: Any, plan_of: Make) -> None:
 # The file of a composite study.
 
 
-def test_settings_given_for_all_win_and_leave_the_others(write: Any, plan_of: Make) -> None:
+def test_settings_given_for_all_win_and_leave_the_others(write, plan_of):
     write("a", paths__word_similarity="own", paths__tasks="tasks", execution__checkpoint_every=7)
     write("b", training__seq_len=32)
     plan = plan_of("a", "b", paths={"word_similarity": "given"}, execution={"train_threads": 3})
@@ -263,9 +251,7 @@ def test_settings_given_for_all_win_and_leave_the_others(write: Any, plan_of: Ma
     assert (first.execution.checkpoint_every, second.execution.checkpoint_every) == (7, 10)
 
 
-def test_a_part_that_is_not_there_is_named_with_those_that_are(
-    write: Any, plan_of: Make, tmp_path: Path
-) -> None:
+def test_a_part_that_is_not_there_is_named_with_those_that_are(write, plan_of, tmp_path):
     write("a")
     write("b")
     write("whole")
@@ -275,7 +261,7 @@ def test_a_part_that_is_not_there_is_named_with_those_that_are(
         parse_any_study({"study": "x", "studies": ["a"]}).load_parts([tmp_path / "none"])  # type: ignore[union-attr]
 
 
-def test_a_part_made_of_parts_is_refused(write: Any, plan_of: Make, tmp_path: Path) -> None:
+def test_a_part_made_of_parts_is_refused(write, plan_of, tmp_path):
     write("a")
     (tmp_path / "b.yaml").write_text("study: b\nstudies: [a]\n")
     with pytest.raises(
@@ -290,7 +276,7 @@ def test_a_part_made_of_parts_is_refused(write: Any, plan_of: Make, tmp_path: Pa
     "Text, tokenizers and stated plans of several studies are missing.",
     "Each is named at once, and once.",
 )
-def test_all_files_that_are_missing_are_named(write: Any, plan_of: Make, tmp_path: Path) -> None:
+def test_all_files_that_are_missing_are_named(write, plan_of, tmp_path):
     source = {"name": "a", "source": {"kind": "files"}, "tokenizer": "file", "vocab_size": 64}
     nothing = {"word_similarity": [], "downstream": None}
     for name in "abc":
@@ -314,9 +300,7 @@ def test_all_files_that_are_missing_are_named(write: Any, plan_of: Make, tmp_pat
     assert any("stated.yaml: no such file" in line for line in lines)
 
 
-def test_wrong_settings_of_all_parts_are_listed_with_their_files(
-    write: Any, plan_of: Make, tmp_path: Path
-) -> None:
+def test_wrong_settings_of_all_parts_are_listed_with_their_files(write, plan_of, tmp_path):
     write("a", training__momentum=1)
     write("b", grid__0__seeds=[-1], titel="x")
     (tmp_path / "c.yaml").write_text("study: [")
@@ -361,9 +345,7 @@ def test_wrong_settings_of_all_parts_are_listed_with_their_files(
     ],
     ids=str,
 )
-def test_a_wrong_setting_of_a_composite_study_is_one_line(
-    changes: dict[str, Any], line: str
-) -> None:
+def test_a_wrong_setting_of_a_composite_study_is_one_line(changes, line):
     with pytest.raises(ValueError) as raised:
         parse_any_study({"study": "whole", "studies": ["a"]} | changes, "my.yaml")
     heading, first, *more = str(raised.value).splitlines()
@@ -375,7 +357,7 @@ def test_a_wrong_setting_of_a_composite_study_is_one_line(
 # The paper.
 
 
-def test_the_paper_in_one_study_has_each_of_its_runs_once() -> None:
+def test_the_paper_in_one_study_has_each_of_its_runs_once():
     study = load_any_study(CONFIGS / "paper.yaml")
     plan = make_plan(study, [CONFIGS])
     small, large, sgd, scale = studies(plan)
@@ -391,7 +373,7 @@ def test_the_paper_in_one_study_has_each_of_its_runs_once() -> None:
     assert {study.training.seq_len for study in plan.studies.values()} == {1024, 2048}
 
 
-def test_parts_are_searched_in_one_folder_after_the_other(write: Any, tmp_path: Path) -> None:
+def test_parts_are_searched_in_one_folder_after_the_other(write, tmp_path):
     write("a", title="here")
     (tmp_path / "there").mkdir()
     for name in ("a", "b"):
@@ -411,7 +393,7 @@ def test_parts_are_searched_in_one_folder_after_the_other(write: Any, tmp_path: 
     ]
 
 
-def test_two_studies_of_one_name_are_refused(write: Any, plan_of: Make, tmp_path: Path) -> None:
+def test_two_studies_of_one_name_are_refused(write, plan_of, tmp_path):
     write("a")
     (tmp_path / "b.yaml").write_text((tmp_path / "a.yaml").read_text())
     with pytest.raises(ValueError, match="studies: two of them have the name 'a'"):

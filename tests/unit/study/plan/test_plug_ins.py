@@ -88,7 +88,7 @@ def plan_of(tiny_study: Settings, code: Path, kind: str = "files", **entry: Any)
     )
 
 
-def test_a_study_has_what_it_brings(tiny_study: Settings, code: Path) -> None:
+def test_a_study_has_what_it_brings(tiny_study, code):
     plan = plan_of(tiny_study, code, arguments={"least": 7})
     (statistic,) = own_statistics(plan)
     assert (statistic.file, list(statistic.rows(None))) == ("mine.csv", [{"a": 7}])  # type: ignore[arg-type]
@@ -122,9 +122,7 @@ def test_a_study_has_what_it_brings(tiny_study: Settings, code: Path) -> None:
         ),
     ],
 )
-def test_a_class_that_breaks_the_contract_is_refused(
-    tiny_study: Settings, code: Path, entry: dict[str, Any], said: str
-) -> None:
+def test_a_class_that_breaks_the_contract_is_refused(tiny_study, code, entry, said):
     with pytest.raises(ValueError, match=said):
         own_statistics(plan_of(tiny_study, code, **entry))
 
@@ -138,9 +136,7 @@ def test_a_class_that_breaks_the_contract_is_refused(
         ("Stops", r"files\.0\.path: rows\(\) of .*Stops fails \(KeyError: 'row'\) at line 35 of"),
     ],
 )
-def test_rows_that_break_the_contract_are_refused(
-    tiny_study: Settings, code: Path, kind: str, said: str
-) -> None:
+def test_rows_that_break_the_contract_are_refused(tiny_study, code, kind, said):
     (statistic,) = own_statistics(plan_of(tiny_study, code, path=kind))
     with pytest.raises(ValueError, match=said):
         list(statistic.rows(None))  # type: ignore[arg-type]
@@ -153,16 +149,14 @@ def test_rows_that_break_the_contract_are_refused(
         ("Says", r"blocks\(\) of .*Says yields str, which is no block of .* text as `Text"),
     ],
 )
-def test_blocks_that_break_the_contract_are_refused(
-    tiny_study: Settings, code: Path, kind: str, said: str
-) -> None:
+def test_blocks_that_break_the_contract_are_refused(tiny_study, code, kind, said):
     (statistic,) = own_statistics(plan_of(tiny_study, code, path=kind))
     assert statistic.section is not None
     with pytest.raises(ValueError, match=said):
         list(statistic.section.blocks(None))  # type: ignore[arg-type]
 
 
-def test_a_figure_that_is_none_is_refused(tiny_study: Settings, code: Path) -> None:
+def test_a_figure_that_is_none_is_refused(tiny_study, code):
     plan = plan_of(tiny_study, code, "figures", path="Drawn")
     material = SimpleNamespace(plan=plan)
     said = (
@@ -172,15 +166,13 @@ def test_a_figure_that_is_none_is_refused(tiny_study: Settings, code: Path) -> N
         draw_own("mine", own_figures(plan)["mine"], material)  # type: ignore[arg-type]
 
 
-def test_a_figure_that_breaks_the_contract_is_refused(tiny_study: Settings, code: Path) -> None:
+def test_a_figure_that_breaks_the_contract_is_refused(tiny_study, code):
     with pytest.raises(ValueError, match=r"figures\.0\.path: .* no subclass of FigurePlugIn"):
         own_figures(plan_of(tiny_study, code, "figures", path="Fine"))
 
 
 @pytest.mark.parametrize(("kind", "taken"), [("files", "tests"), ("figures", "training")])
-def test_a_name_that_is_taken_is_refused(
-    tiny_study: Settings, code: Path, kind: str, taken: str
-) -> None:
+def test_a_name_that_is_taken_is_refused(tiny_study, code, kind, taken):
     files = [each.file for each in STATISTICS]
     with pytest.raises(ValueError, match=rf"statistics\.{kind}\.0\.name: '{taken}' is made by"):
         check_names(plan_of(tiny_study, code, kind, name=taken), files, FIGURES)
@@ -199,7 +191,7 @@ def test_a_name_that_is_taken_is_refused(
         ([{"name": "a", "path": "m.A", "arguments": {"x": "1e-8"}}], "write 1.0e-8"),
     ],
 )
-def test_a_wrong_entry_is_refused(tiny_study: Settings, entries: list[Any], said: str) -> None:
+def test_a_wrong_entry_is_refused(tiny_study, entries, said):
     for given in ({"statistics": {"files": entries}}, {"statistics": {"figures": entries}}):
         with pytest.raises(ValueError, match=said):
             parse_study(tiny_study(**given))
@@ -207,7 +199,7 @@ def test_a_wrong_entry_is_refused(tiny_study: Settings, entries: list[Any], said
         parse_study(tiny_study(execution={"measurements": entries}))
 
 
-def test_a_path_without_its_key_is_told_the_form(tiny_study: Settings) -> None:
+def test_a_path_without_its_key_is_told_the_form(tiny_study):
     training = tiny_study()["training"] | {"init": "my_parts.Orthogonal"}
     said = (
         r"init: must be 'normal', or a class of your own, written as \{path: my_parts\.Orthogonal\}"
@@ -216,7 +208,7 @@ def test_a_path_without_its_key_is_told_the_form(tiny_study: Settings) -> None:
         parse_study(tiny_study(training=training))
 
 
-def test_changed_code_is_another_report(tiny_study: Settings, code: Path) -> None:
+def test_changed_code_is_another_report(tiny_study, code):
     plan = plan_of(tiny_study, code)
     before = code_of_report(plan)
     assert list(before) == [f"{code.stem}.Fine"]
@@ -227,16 +219,14 @@ def test_changed_code_is_another_report(tiny_study: Settings, code: Path) -> Non
         code_of_report(plan)
 
 
-def test_a_measurement_without_its_module_is_refused(tiny_study: Settings) -> None:
+def test_a_measurement_without_its_module_is_refused(tiny_study):
     execution = tiny_study()["execution"] | {"measurements": [{"name": "a", "path": "lost.A"}]}
     plan = make_plan(parse_study(tiny_study(execution=execution)))
     with pytest.raises(ValueError, match=r"execution\.measurements\.0\.path: no package"):
         code_of_report(plan)
 
 
-def test_plug_ins_move_no_cell_and_their_absence_no_record(
-    tiny_study: Settings, tiny_plan: Plan
-) -> None:
+def test_plug_ins_move_no_cell_and_their_absence_no_record(tiny_study, tiny_plan):
     entry = [{"name": "a", "path": "m.A"}]
     execution = tiny_study()["execution"] | {"measurements": entry}
     study = parse_study(
@@ -251,23 +241,21 @@ def test_plug_ins_move_no_cell_and_their_absence_no_record(
     assert code_of_report(tiny_plan) == {}
 
 
-def test_a_plug_in_may_refuse_a_plan(tiny_study: Settings, code: Path) -> None:
+def test_a_plug_in_may_refuse_a_plan(tiny_study, code):
     more = '\n\nclass Fussy(Fine):\n    def check(self, plan): raise ValueError("too few seeds")\n'
     code.write_text(CODE + more, encoding="utf-8")
     with pytest.raises(ValueError, match=r"statistics\.files\.0: .*Fussy: too few seeds"):
         own_statistics(plan_of(tiny_study, code, path="Fussy"))
 
 
-def test_settings_with_a_class_of_one_s_own_can_be_a_key() -> None:
+def test_settings_with_a_class_of_one_s_own_can_be_a_key():
     entry = {"path": "m.A", "arguments": {"x": [1, 2]}}
     first, same = (Training.model_validate({"init": entry}) for _ in range(2))
     other = Training.model_validate({"init": entry | {"arguments": {}}})
     assert len({first, same, other}) == 2
 
 
-def test_a_plan_has_the_code_of_what_moves_a_number_of_a_run(
-    tiny_study: Settings, code: Path
-) -> None:
+def test_a_plan_has_the_code_of_what_moves_a_number_of_a_run(tiny_study, code):
     path = f"{code.stem}.Fine"
     execution = tiny_study()["execution"] | {"measurements": [{"name": "a", "path": path}]}
     training = tiny_study()["training"] | {"init": {"path": path}}

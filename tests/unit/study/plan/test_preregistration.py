@@ -33,9 +33,7 @@ def plan_with(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> Call
     return build
 
 
-def test_a_stated_plan_changes_no_cell(
-    plan_with: Callable[..., Plan], tiny_plan: Plan, tmp_path: Path
-) -> None:
+def test_a_stated_plan_changes_no_cell(plan_with, tiny_plan, tmp_path):
     plan = plan_with()
     assert list(plan.cells) == list(tiny_plan.cells)
     assert plan.stated is not None
@@ -45,9 +43,7 @@ def test_a_stated_plan_changes_no_cell(
     assert load_plan(tmp_path / "plan.json") == plan
 
 
-def test_a_composite_states_its_own(
-    plan_with: Callable[..., Plan], tiny_study: Any, tmp_path: Path
-) -> None:
+def test_a_composite_states_its_own(plan_with, tiny_study, tmp_path):
     plan_with()
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny_study(stated="nowhere.yaml")))
     whole = {"study": "whole", "studies": ["tiny"]}
@@ -99,16 +95,16 @@ def test_a_composite_states_its_own(
     ],
 )
 def test_what_is_wrong_is_said_before_the_first_job(
-    plan_with: Callable[..., Plan],
-    hypothesis: dict[str, Any],
-    changes: dict[str, Any],
-    message: str,
-) -> None:
+    plan_with,
+    hypothesis,
+    changes,
+    message,
+):
     with pytest.raises(ValueError, match=rf"(?s)^stated: .*plan\.yaml.*{message}"):
         plan_with(hypothesis, **changes)
 
 
-def test_optimizers_that_never_meet_are_refused(tiny_study: Any, tmp_path: Path) -> None:
+def test_optimizers_that_never_meet_are_refused(tiny_study, tmp_path):
     text = {"hypotheses": [LOSS | {"table": "table7"}], "seeds": [1, 2, 3]}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(text))
     sgd = {"name": "sgd", "lr_factor": 100}
@@ -129,9 +125,7 @@ def test_optimizers_that_never_meet_are_refused(tiny_study: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize("text", [None, "[]"])
-def test_a_file_that_states_nothing_is_refused(
-    tiny_study: Any, tmp_path: Path, text: str | None
-) -> None:
+def test_a_file_that_states_nothing_is_refused(tiny_study, tmp_path, text):
     path = tmp_path / "plan.yaml"
     if text is not None:
         path.write_text(text)

@@ -99,7 +99,7 @@ SETTINGS: dict[str, Callable[[Study], Any]] = {
     "The report does not say that it was stated in advance, or names the runs that were dropped.",
 )
 @pytest.mark.parametrize("change", SETTINGS.values(), ids=SETTINGS)
-def test_settings_that_change_after_a_look(study: Study, change: Callable[[Study], Any]) -> None:
+def test_settings_that_change_after_a_look(study, change):
     study.start()
     study.begin()
     change(study)
@@ -132,9 +132,7 @@ MEASURES: dict[str, tuple[str, Settings]] = {
     "The report does not say that it was stated in advance.",
 )
 @pytest.mark.parametrize(("metric", "change"), MEASURES.values(), ids=MEASURES)
-def test_a_metric_that_is_measured_otherwise_after_a_look(
-    study: Study, metric: str, change: Settings
-) -> None:
+def test_a_metric_that_is_measured_otherwise_after_a_look(study, metric, change):
     study.text["hypotheses"] = [LOSS | {"metric": metric}]
     study.settings["evaluation"] |= {"metrics": [OWN_METRIC], "downstream": {"tasks": "synthetic"}}
     study.start()
@@ -147,7 +145,7 @@ def test_a_metric_that_is_measured_otherwise_after_a_look(
     assert "when 8 of 8 runs had begun; settings changed after the plan was seen" in study.said
 
 
-def test_what_no_hypothesis_is_about_may_be_measured_otherwise(study: Study) -> None:
+def test_what_no_hypothesis_is_about_may_be_measured_otherwise(study):
     study.start()
     study.begin()
     study.settings["evaluation"]["isotropy"] = "eig_float32"
@@ -156,7 +154,7 @@ def test_what_no_hypothesis_is_about_may_be_measured_otherwise(study: Study) -> 
     assert "changed" not in study.said
 
 
-def test_a_record_that_does_not_say_what_was_measured(study: Study) -> None:
+def test_a_record_that_does_not_say_what_was_measured(study):
     study.start()
     study.begin()
     old = [
@@ -176,7 +174,7 @@ def test_a_record_that_does_not_say_what_was_measured(study: Study) -> None:
     assert study.kept()[ADVANCE] == "no"
 
 
-def test_settings_that_change_before_the_first_run(study: Study) -> None:
+def test_settings_that_change_before_the_first_run(study):
     study.start()
     SETTINGS["the warmup"](study)
     study.start()
@@ -185,7 +183,7 @@ def test_settings_that_change_before_the_first_run(study: Study) -> None:
     assert "settings changed after the plan was seen" in study.said
 
 
-def test_seeds_that_are_added_as_stated(study: Study) -> None:
+def test_seeds_that_are_added_as_stated(study):
     for seeds in ([1, 2], [1, 2, 3], [1, 2, 3, 4]):
         study.block["seeds"] = seeds
         study.start()
@@ -196,7 +194,7 @@ def test_seeds_that_are_added_as_stated(study: Study) -> None:
 
 
 @pytest.mark.parametrize("between", [[1, 2, 3], [1, 2, 9]])
-def test_a_seed_that_is_dropped_after_a_look(study: Study, between: list[int]) -> None:
+def test_a_seed_that_is_dropped_after_a_look(study, between):
     for seeds in ([1, 2], between, [1, 2]):
         study.block["seeds"] = seeds
         study.start()
@@ -214,7 +212,7 @@ def test_a_seed_that_is_dropped_after_a_look(study: Study, between: list[int]) -
         {"alpha": 0.1},
     ],
 )
-def test_a_text_that_changes_after_a_look(study: Study, text: Settings) -> None:
+def test_a_text_that_changes_after_a_look(study, text):
     study.start()
     study.begin()
     study.text |= text
@@ -228,7 +226,7 @@ def test_a_text_that_changes_after_a_look(study: Study, text: Settings) -> None:
 
 
 @pytest.mark.parametrize("evade", ["the record is deleted", "the study is renamed"])
-def test_a_plan_that_is_seen_for_the_first_time_again(study: Study, evade: str) -> None:
+def test_a_plan_that_is_seen_for_the_first_time_again(study, evade):
     study.start()
     study.begin()
     if evade == "the record is deleted":
@@ -240,7 +238,7 @@ def test_a_plan_that_is_seen_for_the_first_time_again(study: Study, evade: str) 
     assert "when 8 of 8 runs had begun" in study.said
 
 
-def test_a_choice_changes_no_stated_setting(study: Study) -> None:
+def test_a_choice_changes_no_stated_setting(study):
     study.block["tune"] = TUNE
     study.start()
     study.choose()
@@ -253,7 +251,7 @@ def test_a_choice_changes_no_stated_setting(study: Study) -> None:
     assert "when 0 of 8 runs" in study.said and "changed" not in study.said
 
 
-def test_a_tuning_that_changes_after_a_look(study: Study) -> None:
+def test_a_tuning_that_changes_after_a_look(study):
     study.block["tune"] = TUNE
     study.start()
     study.choose()
@@ -264,7 +262,7 @@ def test_a_tuning_that_changes_after_a_look(study: Study) -> None:
     assert "when 8 of 16 runs had begun; settings changed after the plan was seen" in study.said
 
 
-def test_a_start_without_a_change_records_nothing(study: Study) -> None:
+def test_a_start_without_a_change_records_nothing(study):
     study.start()
     seen = read_record(study.folder)
     study.begin()
@@ -273,7 +271,7 @@ def test_a_start_without_a_change_records_nothing(study: Study) -> None:
     assert len(seen) == 1
 
 
-def test_a_record_that_was_edited(study: Study) -> None:
+def test_a_record_that_was_edited(study):
     assert read_record(study.folder) == []
     study.start()
     study.begin()

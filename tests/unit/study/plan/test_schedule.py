@@ -21,7 +21,7 @@ def curve(training: Training, steps: int = STEPS) -> np.ndarray:
 
 
 @pytest.mark.parametrize("low", [0.0, 0.1, 0.3])
-def test_closed_forms_without_warmup(low: float) -> None:
+def test_closed_forms_without_warmup(low):
     time = np.arange(STEPS) / STEPS
     shapes = {
         "cosine": np.cos(math.pi / 2 * time) ** 2,
@@ -37,7 +37,7 @@ def test_closed_forms_without_warmup(low: float) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_both_warmups(schedule: str) -> None:
+def test_both_warmups(schedule):
     first, zero = (
         curve(recipe(schedule, warmup_steps=100, warmup_from=name))
         for name in ("first_step", "zero")
@@ -49,7 +49,7 @@ def test_both_warmups(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_fraction_for_the_warmup_is_rounded_up(schedule: str) -> None:
+def test_a_fraction_for_the_warmup_is_rounded_up(schedule):
     if schedule == "wsd":
         with pytest.raises(ValueError, match="warmup_fraction: schedule 'wsd' shares one start"):
             Training(schedule="wsd", warmup_fraction=0.01)
@@ -71,9 +71,7 @@ def test_a_fraction_for_the_warmup_is_rounded_up(schedule: str) -> None:
 @pytest.mark.parametrize(
     ("steps", "warmup"), [(1000, 100), (1000, 0), (1000, 900), (1000, 999), (97, 13)]
 )
-def test_rises_to_the_peak_and_falls_without_a_jump(
-    schedule: str, warmup_from: str, steps: int, warmup: int
-) -> None:
+def test_rises_to_the_peak_and_falls_without_a_jump(schedule, warmup_from, steps, warmup):
     training = recipe(schedule, warmup_steps=warmup, warmup_from=warmup_from)
     factors = curve(training, steps)
     assert factors.max() == factors[warmup] == 1.0
@@ -90,7 +88,7 @@ def test_rises_to_the_peak_and_falls_without_a_jump(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_warmup_longer_than_the_run_is_all_there_is(schedule: str) -> None:
+def test_a_warmup_longer_than_the_run_is_all_there_is(schedule):
     training = recipe(schedule, warmup_steps=10)
     assert curve(training, 7).tolist() == [(step + 1) / 11 for step in range(7)]
     assert curve(training, 10).tolist() == [(step + 1) / 11 for step in range(10)]
@@ -99,7 +97,7 @@ def test_a_warmup_longer_than_the_run_is_all_there_is(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_one_step(schedule: str) -> None:
+def test_one_step(schedule):
     assert learning_rate_factor(0, 1, recipe(schedule), 1.0) == 1.0
     assert learning_rate_factor(0, 1, recipe(schedule, warmup_steps=1), 1.0) == 0.5
     assert (
@@ -108,7 +106,7 @@ def test_one_step(schedule: str) -> None:
     assert recipe(schedule).decay_start(1) == 1
 
 
-def test_wsd_over_the_whole_run_is_linear() -> None:
+def test_wsd_over_the_whole_run_is_linear():
     for warmup in (0, 10):
         wsd = recipe("wsd", warmup_steps=warmup, decay_fraction=1)
         assert curve(wsd, 50).tolist() == curve(recipe("linear", warmup_steps=warmup), 50).tolist()
@@ -117,9 +115,7 @@ def test_wsd_over_the_whole_run_is_linear() -> None:
 @pytest.mark.parametrize("fraction", [0.001, 0.07, 0.2, 0.5, 1.0])
 @pytest.mark.parametrize("warmup", [0, 5, 60])
 @pytest.mark.parametrize("steps", [1, 2, 50, 100])
-def test_decay_start_is_the_first_step_below_the_peak(
-    fraction: float, warmup: int, steps: int
-) -> None:
+def test_decay_start_is_the_first_step_below_the_peak(fraction, warmup, steps):
     training = recipe("wsd", warmup_steps=warmup, decay_fraction=fraction)
     below = [
         step
@@ -129,14 +125,14 @@ def test_decay_start_is_the_first_step_below_the_peak(
     assert training.decay_start(steps) == (below[0] if below else steps)
 
 
-def test_decay_takes_the_fraction_of_the_steps_rounded_up() -> None:
+def test_decay_takes_the_fraction_of_the_steps_rounded_up():
     for steps, fraction, decay in ((100, 0.2, 20), (101, 0.2, 21), (100, 0.07, 7), (3, 0.001, 1)):
         training = recipe("wsd", decay_fraction=fraction)
         assert (curve(training, steps) < 1).sum() == decay - 1  # it starts from the peak
         assert training.decay_start(steps) == steps - decay + 1
 
 
-def test_wsd_runs_of_any_length_share_their_start() -> None:
+def test_wsd_runs_of_any_length_share_their_start():
     training = recipe("wsd", warmup_steps=20)
     longest = curve(training, 400)
     for steps in (25, 100, 200, 399):

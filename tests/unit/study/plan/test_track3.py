@@ -29,7 +29,7 @@ def cells(study: Study) -> dict[str, Cell]:
     return {cell.optimizer.embedding.name: cell for cell in make_plan(study).cells.values()}
 
 
-def test_the_runs(cells: dict[str, Cell]) -> None:
+def test_the_runs(cells):
     assert list(cells) == ["adamw", "coupled_adam", "ember"]
     assert {cell.steps for cell in cells.values()} == {TRAIN_STEPS}
     assert {cell.n_tokens for cell in cells.values()} == {TRAIN_STEPS * 8 * 64 * 1024}
@@ -38,7 +38,7 @@ def test_the_runs(cells: dict[str, Cell]) -> None:
     assert cell.n_params == 2 * 50304 * 768 + 12 * (12 * 768**2 + 2 * 768) + 2 * 768
 
 
-def test_optimizers_have_the_rates_betas_and_decays_of_the_baseline(cells: dict[str, Cell]) -> None:
+def test_optimizers_have_the_rates_betas_and_decays_of_the_baseline(cells):
     cell = cells["adamw"]
     with torch.device("meta"):
         model = build_model(cell.model, 50304, 1024, soft_cap=15.0)
@@ -66,14 +66,14 @@ def test_optimizers_have_the_rates_betas_and_decays_of_the_baseline(cells: dict[
     }
 
 
-def test_the_schedule_is_that_of_the_baseline(study: Study) -> None:
+def test_the_schedule_is_that_of_the_baseline(study):
     for step in (0, 1, 974, 975, 976, 2000, TRAIN_STEPS - 1):
         progress = step / TRAIN_STEPS
         eta = 1.0 if progress < 1 - COOLDOWN_FRAC else (1 - progress) / COOLDOWN_FRAC
         assert learning_rate_factor(step, TRAIN_STEPS, study.training, 0.025) == pytest.approx(eta)
 
 
-def test_its_positions_turn_by_the_frequencies_of_the_baseline(study: Study) -> None:
+def test_its_positions_turn_by_the_frequencies_of_the_baseline(study):
     (model,) = study.models
     dim = model.d_model // model.n_head
     theirs = (1 / 1024) ** torch.linspace(0, 1, dim // 4)
@@ -83,7 +83,7 @@ def test_its_positions_turn_by_the_frequencies_of_the_baseline(study: Study) -> 
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)
 
 
-def test_it_is_judged_by_the_rule_of_the_track(study: Study) -> None:
+def test_it_is_judged_by_the_rule_of_the_track(study):
     (target,) = study.statistics.files
     assert (target.path, target.arguments) == (
         "research.plugins.target.Target",
@@ -98,7 +98,7 @@ def test_it_is_judged_by_the_rule_of_the_track(study: Study) -> None:
     assert study.evaluation.test_loss.split == "val"
 
 
-def test_the_quick_one_is_shorter_and_no_more(study: Study) -> None:
+def test_the_quick_one_is_shorter_and_no_more(study):
     whole, quick = (each.model_dump() for each in (study, load_study(CONFIG / "track3_quick.yaml")))
     different = {name for name in whole if whole[name] != quick[name]}
     assert different == {"study", "title", "tables", "grid", "statistics"}

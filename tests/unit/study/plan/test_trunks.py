@@ -34,7 +34,7 @@ def part_of(plan: Plan) -> Cell:
     return part
 
 
-def test_cells_that_differ_in_d_share_the_steps_before_their_decay(wsd) -> None:
+def test_cells_that_differ_in_d_share_the_steps_before_their_decay(wsd):
     plan = wsd(60, 20, 40)
     (trunk,) = plan.trunks.values()
     assert [cell.steps for cell in plan.cells.values()] == [60, 20, 40]
@@ -50,7 +50,7 @@ def test_cells_that_differ_in_d_share_the_steps_before_their_decay(wsd) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
-def test_other_schedules_have_none(schedule, wsd) -> None:
+def test_other_schedules_have_none(schedule, wsd):
     plan = wsd(20, 40, training={"schedule": schedule})
     assert [stable_prefix(cell) for cell in plan.cells.values()] == [None, None]
     assert plan.trunks == {}
@@ -65,14 +65,14 @@ def test_other_schedules_have_none(schedule, wsd) -> None:
         (20, {"warmup_steps": 16}, 17),
     ],
 )
-def test_the_last_step_is_the_cell_s_own(steps, training, expected, wsd) -> None:
+def test_the_last_step_is_the_cell_s_own(steps, training, expected, wsd):
     (cell,) = wsd(steps, training=training).cells.values()
     part = stable_prefix(cell)
     assert part is not None
     assert part.steps == expected
 
 
-def test_the_decay_is_not_in_a_trunk_s_id(wsd) -> None:
+def test_the_decay_is_not_in_a_trunk_s_id(wsd):
     reference = part_of(wsd(40)).id
     assert part_of(wsd(60)).id == reference
     assert part_of(wsd(40, training={"decay_fraction": 0.5, "min_lr_ratio": 0.0})).id == reference
@@ -101,19 +101,17 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", list(CHANGES))
-def test_the_rest_of_the_recipe_is(name, wsd) -> None:
+def test_the_rest_of_the_recipe_is(name, wsd):
     assert part_of(wsd(40, training={name: CHANGES[name]})).id != part_of(wsd(40)).id
 
 
-def test_every_setting_of_the_recipe_is_tested_here() -> None:
+def test_every_setting_of_the_recipe_is_tested_here():
     # With warmup_fraction the warmup depends on D, so wsd does not take it.
     others = {"schedule", "decay_fraction", "min_lr_ratio", "min_learning_rate", "warmup_fraction"}
     assert set(Training.model_fields) == set(CHANGES) | others
 
 
-def test_model_seed_data_and_protocol_are_in_a_trunk_s_id(
-    wsd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_seed_data_and_protocol_are_in_a_trunk_s_id(wsd, monkeypatch):
     plan = wsd(40)
     reference = part_of(plan).id
     assert part_of(wsd(40, seeds=[2])).id.rsplit("_", 1)[1] != reference.rsplit("_", 1)[1]

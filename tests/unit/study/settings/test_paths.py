@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,9 +35,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("100$/a", "100$/a"),
     ],
 )
-def test_every_path_is_expanded_at_the_door(
-    name: str, typed: str, meant: str, tmp_path: Path
-) -> None:
+def test_every_path_is_expanded_at_the_door(name, typed, meant, tmp_path):
     given = getattr(Paths.model_validate({name: typed}), name)
     expected = meant.format(tmp_path)
     assert given == ((expected,) if name == "text" else expected)
@@ -67,9 +64,7 @@ def test_every_path_is_expanded_at_the_door(
     ],
 )
 @pytest.mark.parametrize("setting", ["paths.hub_mirror", "paths.text.1", "stated"])
-def test_a_path_that_leads_nowhere_is_refused(
-    setting: str, typed: str, said: str, tiny_study: Any
-) -> None:
+def test_a_path_that_leads_nowhere_is_refused(setting, typed, said, tiny_study):
     changes = {
         "paths.hub_mirror": {"paths": {"hub_mirror": typed}},
         "paths.text.1": {"paths": {"text": ["a", typed]}},
@@ -81,7 +76,7 @@ def test_a_path_that_leads_nowhere_is_refused(
 
 
 @pytest.mark.parametrize("file", ["~/men.csv", "$SCRATCH/men.csv"])
-def test_a_file_of_a_folder_is_not_looked_for_elsewhere(file: str, tiny_study: Any) -> None:
+def test_a_file_of_a_folder_is_not_looked_for_elsewhere(file, tiny_study):
     study = tiny_study(
         evaluation={"word_similarity": [{"name": "men", "file": file}], "downstream": None}
     )
@@ -91,9 +86,7 @@ def test_a_file_of_a_folder_is_not_looked_for_elsewhere(file: str, tiny_study: A
         parse_study(study)
 
 
-def test_a_plan_has_whole_paths_and_ids_none(
-    tiny_study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_has_whole_paths_and_ids_none(tiny_study, tmp_path, monkeypatch):
     plan = make_plan(
         parse_study(tiny_study(paths={"hub_mirror": "~/hub", "tasks": "$SCRATCH/tasks"}))
     )
@@ -105,7 +98,7 @@ def test_a_plan_has_whole_paths_and_ids_none(
     assert plan_from_json(written, "plan").to_json() == written
 
 
-def test_a_composite_and_verify_give_whole_paths(tiny_study: Any, tmp_path: Path) -> None:
+def test_a_composite_and_verify_give_whole_paths(tiny_study, tmp_path):
     (tmp_path / "tiny.yaml").write_text(json.dumps(tiny_study(paths={"tasks": "~/tasks"})))
     whole = parse_any_study(
         {"study": "whole", "studies": ["tiny"], "paths": {"hub_mirror": "~/hub"}}
@@ -119,13 +112,13 @@ def test_a_composite_and_verify_give_whole_paths(tiny_study: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["paths={hub_mirror: [}", "paths", "title=a", "paths={hub: a}"])
-def test_verify_takes_nothing_but_paths(text: str) -> None:
+def test_verify_takes_nothing_but_paths(text):
     with pytest.raises(ValueError, match="is not paths="):
         parse_config([text])
 
 
 @pytest.mark.parametrize("option", ["--out=~/plan.json", "--out=~nobody-of-this-name/plan.json"])
-def test_an_option_with_a_path_knows_the_home(option: str, tmp_path: Path) -> None:
+def test_an_option_with_a_path_knows_the_home(option, tmp_path):
     given = parser().parse_args(["plan", "--study", "~/study.yaml", option])
     assert given.study == tmp_path / "home/study.yaml"
     assert given.out == Path(option.removeprefix("--out=").replace("~/", f"{tmp_path}/home/"))

@@ -4,7 +4,6 @@ its line."""
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -34,7 +33,7 @@ from coupled_adam_bench.study.settings.reading import NestingError, check_files,
         ('{"a": {"b": 1, "b": 2}}', "the key 'b' is given 2 times in one object"),
     ],
 )
-def test_a_key_that_is_given_twice(text: str, expected: str, tmp_path: Path) -> None:
+def test_a_key_that_is_given_twice(text, expected, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(text)
     (tmp_path / "whole.yaml").write_text("study: whole\nstudies: [study]\n")
@@ -49,7 +48,7 @@ def test_a_key_that_is_given_twice(text: str, expected: str, tmp_path: Path) -> 
             load(path)
 
 
-def test_what_is_right_is_read_as_before(tiny_study: Any, tmp_path: Path) -> None:
+def test_what_is_right_is_read_as_before(tiny_study, tmp_path):
     path = tmp_path / "study.yaml"
     shipped = [*Path("workflow/config").glob("*.yaml"), *Path("research").glob("*/*.yaml")]
     for text in (
@@ -96,9 +95,7 @@ def test_what_is_right_is_read_as_before(tiny_study: Any, tmp_path: Path) -> Non
     ],
     ids=lambda text: repr(text[:20]),
 )
-def test_files_that_are_not_what_they_seem(
-    text: str | bytes, expected: str, tmp_path: Path
-) -> None:
+def test_files_that_are_not_what_they_seem(text, expected, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError) as raised:
@@ -106,7 +103,7 @@ def test_files_that_are_not_what_they_seem(
     assert re.match(f"{re.escape(str(path))}: {expected}", str(raised.value), re.DOTALL)
 
 
-def test_json_is_read_as_snakemake_reads_it(tmp_path: Path) -> None:
+def test_json_is_read_as_snakemake_reads_it(tmp_path):
     text = (
         '{\n\t"a": [1e-8, 1E5, true, null, "010", "\\ud83d\\ude00 \\/"],\n\t"b": {"yes": "no"}\n}\n'
     )
@@ -138,9 +135,7 @@ DEEP = 3000
     ],
     ids=lambda text: repr(text[:20]),
 )
-def test_files_that_contain_themselves_or_have_thousands_of_levels(
-    text: str, expected: str, tmp_path: Path
-) -> None:
+def test_files_that_contain_themselves_or_have_thousands_of_levels(text, expected, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(text)
     for read in (
@@ -151,7 +146,7 @@ def test_files_that_contain_themselves_or_have_thousands_of_levels(
             read(path)
 
 
-def test_what_an_alias_may_be(tmp_path: Path) -> None:
+def test_what_an_alias_may_be(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text("a: &a [1]\nb: &b [*a, *a]\nc: [*b, {d: *b}]\n")
     assert read_study_file(path)["c"] == [[[1], [1]], {"d": [[1], [1]]}]
@@ -162,7 +157,7 @@ def test_what_an_alias_may_be(tmp_path: Path) -> None:
     "Several of the files of a start are wrong.",
     "All are named at once, each on its line.",
 )
-def test_all_files_that_are_wrong_are_named(tmp_path: Path) -> None:
+def test_all_files_that_are_wrong_are_named(tmp_path):
     (tmp_path / "a.yaml").write_text("a: [")
     (tmp_path / "b.yaml").write_text("b: 1\nb: 2")
     (tmp_path / "c.yaml").write_text("c: 1")
@@ -174,7 +169,7 @@ def test_all_files_that_are_wrong_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "- a\n- b", "text", None])
-def test_files_that_are_no_study(text: str | None, tmp_path: Path) -> None:
+def test_files_that_are_no_study(text, tmp_path):
     if text is not None:
         (tmp_path / "study.yaml").write_text(text)
     said = (

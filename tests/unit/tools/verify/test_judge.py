@@ -98,9 +98,7 @@ def test_spreads_that_differ_from_group_to_group_keep_the_promise_where_rounding
 )
 @pytest.mark.parametrize("one", [True, False])
 @pytest.mark.nightly
-def test_how_often_a_forged_number_is_found(
-    rounding: float, forged: float, least: float, most_found: float, one: bool
-) -> None:
+def test_how_often_a_forged_number_is_found(rounding, forged, least, most_found, one):
     """docs/check.md says these rates, with and without a second seed of the cell."""
     assert least <= rate(rounding=rounding, forged=forged, one=one) <= most_found
 
@@ -116,7 +114,7 @@ def test_a_forged_number_is_found_by_repeats_and_by_seeds_alone():
     "`verify` does not say that it was reproduced, since the weights are the same.",
 )
 @pytest.mark.parametrize("by", [2e-6, -0.0099, math.nan])
-def test_from_the_same_weights_comes_the_same_number(by: float):
+def test_from_the_same_weights_comes_the_same_number(by):
     number, other = METRICS[:2]
     recorded, here = {number: 1.0 + by, other: 100.0 + 5e-5}, {number: 1.0, other: 100.0}
     seeds = [{"a": {number: 1.0}, "b": {number: 9.0}}]  # whose spread would allow it

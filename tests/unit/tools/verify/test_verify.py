@@ -72,9 +72,7 @@ def files_of(folder: Path) -> dict[str, str]:
     return {str(path): sha256_file(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_a_study_reproduces_bit_for_bit_and_is_not_touched(
-    study: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_reproduces_bit_for_bit_and_is_not_touched(study, capsys):
     before = files_of(Path("results"))
     assert check(study, None) == 0
     assert files_of(Path("results")) == before
@@ -110,9 +108,7 @@ WITHIN_A_DIGIT = {"loss": -0.0099, "r_bar": 0.99, "isotropy": 0.0099, "acc": 0.0
     " put right.",
     "`verify` says that they are not reproduced, each by its name, and exits with 1.",
 )
-def test_numbers_that_are_forged_within_a_printed_digit_are_found(
-    study: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_that_are_forged_within_a_printed_digit_are_found(study, capsys):
     forge(study[0], WITHIN_A_DIGIT)
     assert check(study[:1], None) == 1
     said = capsys.readouterr().out
@@ -127,16 +123,14 @@ def test_numbers_that_are_forged_within_a_printed_digit_are_found(
     assert "1 of 2 cells: reproduced, but for rounding" in capsys.readouterr().out
 
 
-def test_results_of_which_the_sum_is_another_are_refused(study: list[str]) -> None:
+def test_results_of_which_the_sum_is_another_are_refused(study):
     results = MANIFEST.with_name("results.csv")
     results.write_text(results.read_text().replace(",test,loss,", ",test,los,", 1))
     with pytest.raises(ValueError, match=r"results\.csv: changed since the manifest was written"):
         check(study[:1], None)
 
 
-def test_where_the_weights_differ_the_limit_is_measured(
-    study: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_the_weights_differ_the_limit_is_measured(study, capsys):
     forge(study[0], WITHIN_A_DIGIT)
     manifest = read_json(MANIFEST)
     manifest["cells"][0]["model_sha256"] = "0" * 64
@@ -151,18 +145,14 @@ def test_where_the_weights_differ_the_limit_is_measured(
     assert "its spread is not known: no second seed, no repeats" in said
 
 
-def test_other_threads_round_otherwise_and_reproduce(
-    study: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_threads_round_otherwise_and_reproduce(study, capsys):
     assert check(study, None, threads=2, folder=Path("again")) == 0
     assert "another threads: 1 then, 2 here" in capsys.readouterr().out
     execution = read_sealed(Path("again/plan.json"))["studies"][0]["study"]["execution"]
     assert (execution["train_threads"], execution["evaluation_threads"]) == (2, 2)
 
 
-def test_what_a_command_says_is_shown_if_it_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_command_says_is_shown_if_it_fails(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     assert run_in_process(["plan"], 1) == 2
     assert "plan.log ends with:" in capfd.readouterr().err
@@ -170,9 +160,7 @@ def test_what_a_command_says_is_shown_if_it_fails(
     assert capfd.readouterr() == ("", "")
 
 
-def test_data_that_are_not_there_are_prepared_again(
-    study: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_that_are_not_there_are_prepared_again(study, capsys):
     shutil.rmtree("results/data")
     shutil.rmtree("results/runs")  # as where only the folder of the study was handed on
     PLAN.unlink()
@@ -193,7 +181,7 @@ def unpacked(packed: Path, folder: Path) -> Path:
     return folder / "manifest.json"
 
 
-def test_all_shipped_manifests_are_read(tmp_path: Path) -> None:
+def test_all_shipped_manifests_are_read(tmp_path):
     packed = [
         path for top in ("research", "docs") for path in (ROOT / top).rglob("manifest.json.gz")
     ]
@@ -210,7 +198,7 @@ def test_all_shipped_manifests_are_read(tmp_path: Path) -> None:
     assert {"demo", "english", "regime", "rivals", "theory"} <= studies
 
 
-def test_a_manifest_without_its_results_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_without_its_results_is_refused(tmp_path):
     shutil.copy(EXAMPLES / "demo" / "manifest.json", tmp_path)
     with pytest.raises(ValueError, match=r"results\.csv: missing"):
         verify_module.read_recorded(tmp_path / "manifest.json")
@@ -219,9 +207,7 @@ def test_a_manifest_without_its_results_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"), [("nothing", "matches no text file"), ("other", "other: not the text, ")]
 )
-def test_text_that_is_not_there_or_another_is_said_so(
-    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_that_is_not_there_or_another_is_said_so(text, message, tmp_path, capsys):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "one.txt").write_text("text")
     (packed,) = ROOT.glob("*/english/bundle/manifest.json.gz")
@@ -285,9 +271,7 @@ def tuned_study(
     return next(cell.id for cell in load_plan(PLAN).cells.values() if cell.tuning)
 
 
-def test_a_tuned_cell_is_verified_with_its_choice(
-    tuned_study: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tuned_cell_is_verified_with_its_choice(tuned_study, capsys):
     assert check([tuned_study], None) == 0
     assert f"{tuned_study}: reproduced bit for bit" in capsys.readouterr().out
     Path("own_for_verify.py").write_text(OWN + "# a comment\n")
@@ -299,7 +283,7 @@ def test_a_tuned_cell_is_verified_with_its_choice(
     assert "own_for_verify.py)" in said
 
 
-def test_a_candidate_that_is_in_the_grid_too_is_not_taken_for_the_choice(tiny_study: Any) -> None:
+def test_a_candidate_that_is_in_the_grid_too_is_not_taken_for_the_choice(tiny_study):
     grid = tiny_study()["grid"][0] | {"table": None, "seeds": [1]}
     tune = {"seeds": [9], "grids": {"adamw": {"lr_factor": [0.5, 2.0]}}}
     given = grid | {"optimizers": [{"name": "adamw", "lr_factor": 0.5}]}
@@ -314,7 +298,7 @@ def test_a_candidate_that_is_in_the_grid_too_is_not_taken_for_the_choice(tiny_st
         assert len(known) == n_cells
 
 
-def test_damaged_data_are_left_alone_and_prepared_again(study: list[str]) -> None:
+def test_damaged_data_are_left_alone_and_prepared_again(study):
     folder = data_dir(load_plan(PLAN).data_ids[0])
     bin_ = folder / "train.bin"
     bin_.write_bytes(bytes(8) + bin_.read_bytes()[8:])
@@ -323,9 +307,7 @@ def test_damaged_data_are_left_alone_and_prepared_again(study: list[str]) -> Non
     assert files_of(Path("results")) == before
 
 
-def test_text_that_is_no_longer_there_cannot_be_checked(
-    study: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_that_is_no_longer_there_cannot_be_checked(study, capsys):
     shutil.rmtree("results/data")
 
     def no_text(command: list[str], threads: int) -> int:
@@ -338,9 +320,7 @@ def test_text_that_is_no_longer_there_cannot_be_checked(
     )
 
 
-def test_a_training_that_fails_here_cannot_be_checked(
-    study: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_that_fails_here_cannot_be_checked(study, capsys):
     def no_memory(command: list[str], threads: int) -> int:
         return 137 if command[0] == "train" else main(command)
 
@@ -348,9 +328,7 @@ def test_a_training_that_fails_here_cannot_be_checked(
     assert "`train` ended with exit status 137" in capsys.readouterr().out
 
 
-def test_what_differs_between_the_machines_is_said(
-    study: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_differs_between_the_machines_is_said(study, capsys):
     manifest = read_json(MANIFEST)
     manifest["cells"][0]["environment"] |= {"torch": "2.0.0", "device": "NVIDIA H100"}
     manifest["protocol"]["versions"]["downstream"] = 1
@@ -362,7 +340,7 @@ def test_what_differs_between_the_machines_is_said(
     assert "not compared: downstream, whose mathematics has another version here" in said
 
 
-def test_a_cell_that_was_not_trained_cannot_be_checked(study: list[str]) -> None:
+def test_a_cell_that_was_not_trained_cannot_be_checked(study):
     manifest = read_json(MANIFEST)
     manifest["cells"][0] |= {"status": "not trained", "reason": "no run.json"}
     write_json(MANIFEST, manifest)
@@ -386,15 +364,13 @@ def test_a_cell_that_was_not_trained_cannot_be_checked(study: list[str]) -> None
         ),
     ],
 )
-def test_what_is_no_manifest_is_refused(
-    study: list[str], change: dict[str, Any], message: str
-) -> None:
+def test_what_is_no_manifest_is_refused(study, change, message):
     write_json(MANIFEST, read_json(MANIFEST) | change)
     with pytest.raises(ValueError, match=message):
         check(study[:1], None)
 
 
-def test_the_command_line(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(study, capsys):
     assert main(["verify", str(MANIFEST), "--cells", "nobody"]) == 2
     assert "--cells: nobody not in" in capsys.readouterr().err
     assert main(["verify", str(MANIFEST), "--sample", "1", "--tolerance", "loss=-1"]) == 2
@@ -409,7 +385,7 @@ def test_the_command_line(study: list[str], capsys: pytest.CaptureFixture[str]) 
             main(["verify", str(MANIFEST), *wrong])
 
 
-def test_a_sample_is_drawn_evenly(study: list[str]) -> None:
+def test_a_sample_is_drawn_evenly(study):
     recorded = verify_module.read_recorded(MANIFEST)
     drawn = [verify_module.choose(recorded, 1, seed)[0] for seed in range(200)]
     assert 70 < drawn.count(study[0]) < 130
@@ -422,7 +398,7 @@ def test_a_sample_is_drawn_evenly(study: list[str]) -> None:
     "`verify` does not open it: it says so, or prepares the data again",
 )
 @pytest.mark.parametrize("name", ["manifest.json", "results.csv", "meta.json"])
-def test_a_pipe_is_not_opened(study: list[str], name: str) -> None:
+def test_a_pipe_is_not_opened(study, name):
     (data,) = Path("results/data").iterdir()
     file = data / name if name == "meta.json" else MANIFEST.with_name(name)
     file.unlink()
