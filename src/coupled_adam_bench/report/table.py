@@ -158,7 +158,7 @@ def _build(study: StudyResults, declaration: Table) -> PrintedTable:
         name,
         declaration.title,
         plan.name,
-        table_notes.caption(plan, declaration, groups),
+        table_notes.caption(study.layout, declaration),
         tuple(shown),
         tuple(rows),
         notes,

@@ -5,28 +5,28 @@ from collections.abc import Sequence
 
 from coupled_adam_bench.page.formats import MISSING, fixed
 from coupled_adam_bench.results.facts import Fact
-from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.groups import Group, Layout
 from coupled_adam_bench.statistics.compare import RULES
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.catalogue.metrics import FEW_DOCUMENTS, LOSS, Metric
 from coupled_adam_bench.study.catalogue.tables import TABLES, Table
-from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.settings.execution import BoldRule
 
 WORSE = "†"
 """The mark of a loss that is worse than that of guessing."""
 
 
-def caption(plan: Plan, table: Table, groups: tuple[Group, ...]) -> str:
-    """Return the caption of a table, which begins with its title unless the paper has it."""
-    labels = list(
-        dict.fromkeys(label for group in groups for label in group.optimizer_labels.values())
-    )
+def caption(layout: Layout, table: Table) -> str:
+    """Return the caption of a table; if a study has several, one that is not the paper's begins
+    with its title."""
+    labels = dict.fromkeys(layout.optimizer_labels[table.name].values())
     what = " and ".join(labels) if len(labels) == 2 else "Embedding optimizers"
     paper = TABLES.get(table.name)
     is_papers = paper is not None and paper.title == table.title
-    title = "" if is_papers else f"{table.title.removesuffix('.')}. "
-    return f"{title}{what} at D training tokens and N parameters. Study: {plan.title or plan.name}."
+    is_one_of_several = len(layout.tables) > 1
+    title = f"{table.title.removesuffix('.')}. " if is_one_of_several and not is_papers else ""
+    study = layout.plan.title or layout.plan.name
+    return f"{title}{what} at D training tokens and N parameters. Study: {study}."
 
 
 def seed_note(groups: tuple[Group, ...]) -> str:

@@ -76,7 +76,7 @@ def test_another_choice_of_columns_for_a_table_of_the_paper(build, tiny_study):
     page = text_of(study_dir, "report/index.html")
     assert list(pd.read_csv(study_dir / "tests.csv")["metric"]) == ["isotropy"]
     assert "<h3>One</h3>" in page
-    assert text_of(study_dir, "tables/table1.md").startswith("One. Adam and Coupled Adam at ")
+    assert text_of(study_dir, "tables/table1.md").startswith("Adam and Coupled Adam at ")
     assert "is not\njudged here" in page
 
 

@@ -1,6 +1,5 @@
 """The plug-in that draws calibration against how often tokens are in the training text."""
 
-
 import pytest
 from matplotlib import rc_context
 from research.plugins.calibration import Calibration, seen
