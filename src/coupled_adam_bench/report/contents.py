@@ -44,7 +44,7 @@ from coupled_adam_bench.study.catalogue.contents import (
 from coupled_adam_bench.study.plan import Plan
 
 TABLE_FILES = {
-    "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown",
+    "tex": "LaTeX", "tabular.tex": "LaTeX, rows only", "html": "HTML", "md": "Markdown",
     "csv": "CSV",
 }  # fmt: skip
 """What the page calls each format of ``TABLE_ENDINGS``."""

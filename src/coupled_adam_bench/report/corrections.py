@@ -231,7 +231,7 @@ def _blocks(material: Material) -> Iterator[Block]:
         equal = [text for name in study.layout.tables for text in _equal(study, name)]
         yield Heading("Equal within a margin")
         yield Text(
-            "Margins of the study are {}. Every two optimizers are tested alone, by two one-sided"
+            "Margins of the study are {}. Each pair of optimizers is tested by two one-sided"
             " tests paired by seed. {}".format(
                 ", ".join(f"{margin:g} for {name}" for name, margin in margins.items()),
                 (
