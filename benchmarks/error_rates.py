@@ -192,7 +192,7 @@ def power(difference: float, n_seeds: int) -> float:
 
 
 def main() -> None:
-    """Print the tables of how often tests are wrong, and of the power."""
+    """Print the table of docs/statistics.md, and that of the power."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--studies", type=int, default=10_000)
     n_studies = options.parse_args().studies
