@@ -152,7 +152,7 @@ def test_the_protocol_says_how_the_text_was_read():
         "cells": [],
         "packages": {},
     }
-    text = html_of(PROTOCOL, SimpleNamespace(manifest=manifest))  # type: ignore[arg-type]
+    text = html_of(PROTOCOL, SimpleNamespace(manifest=manifest))
     terms = re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", text, re.DOTALL)
     said = {html.unescape(term): html.unescape(value) for term, value in terms}
     assert {term: value for term, value in said.items() if "mine" in term} == {

@@ -139,7 +139,7 @@ def test_a_class_that_breaks_the_contract_is_refused(tiny_study, code, entry, sa
 def test_rows_that_break_the_contract_are_refused(tiny_study, code, kind, said):
     (statistic,) = own_statistics(plan_of(tiny_study, code, path=kind))
     with pytest.raises(ValueError, match=said):
-        list(statistic.rows(None))  # type: ignore[arg-type]
+        list(statistic.rows(None))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_blocks_that_break_the_contract_are_refused(tiny_study, code, kind, said
     (statistic,) = own_statistics(plan_of(tiny_study, code, path=kind))
     assert statistic.section is not None
     with pytest.raises(ValueError, match=said):
-        list(statistic.section.blocks(None))  # type: ignore[arg-type]
+        list(statistic.section.blocks(None))
 
 
 def test_a_figure_that_is_none_is_refused(tiny_study, code):
@@ -163,7 +163,7 @@ def test_a_figure_that_is_none_is_refused(tiny_study, code):
         r"statistics\.figures\.0\.path: draw\(\) of .*Drawn must return a Figure .*, not NoneType"
     )
     with pytest.raises(ValueError, match=said):
-        draw_own("mine", own_figures(plan)["mine"], material)  # type: ignore[arg-type]
+        draw_own("mine", own_figures(plan)["mine"], material)
 
 
 def test_a_figure_that_breaks_the_contract_is_refused(tiny_study, code):
