@@ -1,1 +1,0 @@
-"""What evaluations leave on disk: their files, and what is kept of scores along with them."""

@@ -1,1 +1,0 @@
-"""What stands around a study; it imports the pipeline, and no part of the pipeline imports it."""

@@ -1,1 +1,0 @@
-"""Rehearses a study without a GPU: every stage for real, on a miniature."""
