@@ -35,14 +35,33 @@ _STUDY: dict[str, Any] = {
             "optimizers": ["adamw", "coupled_adam"],
             "seeds": [1, 2, 3],
         },
+        {
+            "table": "table2",
+            "models": ["small"],
+            "tokens": [{"steps": 40}],
+            "optimizers": ["adamw", "coupled_adam"],
+            "seeds": [1],
+        },
+        {
+            "table": "table7",
+            "models": ["small"],
+            "tokens": [{"steps": 30}],
+            # The last one diverges, which is a result.
+            "optimizers": [
+                "adamw",
+                {"name": "sgd", "lr_factor": 100},
+                {"name": "sgd", "lr_factor": 1e9},
+            ],
+            "seeds": [1, 2, 3],
+        },
     ],
     "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
     "execution": {
         "data_threads": 1,
         "checkpoint_every": 10,
         "eval_every": 10,
-        "train_cells_per_job": 6,
-        "evaluation_cells_per_job": 6,
+        "train_cells_per_job": 7,
+        "evaluation_cells_per_job": 14,
     },
 }
 

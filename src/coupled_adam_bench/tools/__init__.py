@@ -1,0 +1,1 @@
+"""What people call beside the workflow: compare, costs, fetch, rehearse, trial, verify."""

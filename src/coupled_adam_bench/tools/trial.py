@@ -1,0 +1,29 @@
+"""One trial before anything is trained: the libraries that do the work show what they read."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coupled_adam_bench.store.files import write_json
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.training.trial import try_optimizer
+
+
+def try_study(plan: Plan, out: Path) -> None:
+    """Write ``out``, and print it: text, word lists, tasks and own optimizers as they are read.
+
+    ``ValueError`` for the first that cannot be right.
+    """
+    study = plan.study
+    own = {
+        each.path: each
+        for block in study.grid
+        for each in block.optimizers
+        if each.path is not None
+    }
+    read: dict[str, Any] = {
+        "optimizers": [try_optimizer(each, study.training) for each in own.values()],
+    }
+    print(yaml.safe_dump(read, sort_keys=False, allow_unicode=True))
+    write_json(out, read)
