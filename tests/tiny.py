@@ -50,7 +50,7 @@ _STUDY: dict[str, Any] = {
             "optimizers": [
                 "adamw",
                 {"name": "sgd", "lr_factor": 100},
-                {"name": "sgd", "lr_factor": 1e9},
+                {"name": "sgd", "lr_factor": 1e36},
             ],
             "seeds": [1, 2, 3],
         },
