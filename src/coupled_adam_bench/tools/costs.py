@@ -1,0 +1,127 @@
+"""What a study will run and what that takes: hours, memory, disk and money, by one formula."""
+
+from collections import Counter
+
+from coupled_adam_bench.study.catalogue.presets import CARDS
+from coupled_adam_bench.study.plan import Cell, Plan
+from coupled_adam_bench.study.study import Study
+
+CPU_FLOPS = 40e9
+"""FLOP/s of a thread: the demo's runs did 37 to 55 GFLOP/s on one with AVX2."""
+BYTES_PER_PARAMETER = 16
+"""Weight, gradient and two moments in float32."""
+LOSS_TOKENS = 4096
+"""Tokens whose logits the loss holds at a time, in bfloat16 twice and in float32 once."""
+GPU_SHARE = 0.9
+"""Share of a GPU's memory to fill; the rest is for CUDA, fragments and communication."""
+CHECKPOINTS = 2
+"""Checkpoints that a cell keeps, each of weights and two moments."""
+
+
+def flops(cell: Cell) -> int:
+    """Return the model FLOPs of a run."""
+    return cell.n_tokens * cell.model.flops_per_token(cell.vocab_size, cell.training.seq_len)
+
+
+def hours(cell: Cell, study: Study) -> float:
+    """Return the hours of a run on one GPU of the budget's kind or, without GPUs, on one thread."""
+    rate = CPU_FLOPS
+    if study.execution.gpus:
+        card = CARDS[study.budget.gpu]
+        rate = card.peak * card.mfu(cell.model.d_model)
+    return flops(cell) / rate / 3600
+
+
+def gpu_bytes(cell: Cell, study: Study, sequences: int) -> int:
+    """Return the bytes on a GPU that trains on so many sequences at once."""
+    model, tokens = cell.model, sequences * cell.training.seq_len
+    shards = study.execution.gpus if study.execution.parallel == "fsdp" else 1
+    # Norms and residuals in float32, the inputs of the products in bfloat16; SwiGLU keeps its two
+    # factors and their product, RoPE the rotated queries and keys.
+    gelu = model.architecture == "gpt2"
+    layer = 20 * model.d_model + 4 * model.d_ffn if gelu else 24 * model.d_model + 8 * model.d_ffn
+    activations = tokens * (model.n_layer * layer + 14 * model.d_model)
+    logits = min(tokens, LOSS_TOKENS) * cell.vocab_size * 8
+    # FSDP gathers a layer at a time, but embedding and head whole.
+    gathered = 0 if shards == 1 else 8 * cell.vocab_size * model.d_model
+    return BYTES_PER_PARAMETER * cell.n_params // shards + gathered + activations + logits
+
+
+def most_sequences(cell: Cell, study: Study) -> int:
+    """Return the micro-batch that fits into the budget's card: all, halved as training does."""
+    sequences = cell.training.batch_sequences // max(1, study.execution.gpus)
+    while (
+        sequences and gpu_bytes(cell, study, sequences) > CARDS[study.budget.gpu].memory * GPU_SHARE
+    ):
+        sequences //= 2
+    return sequences
+
+
+def describe_plan(plan: Plan) -> str:
+    """Return what a plan runs, what it takes and what comes next; the text is not read."""
+    study, cells = plan.study, list(plan.cells.values())
+    lines = [(study.folder_name, study.title)]
+    models = Counter(cell.size_label for cell in cells)
+    counted = ", ".join(f"{n} of {model}" for model, n in models.items())
+    lines.append(("cells", f"{len(cells)} on {study.data.name}: {counted}"))
+    for block in study.grid:
+        said = f"{len(plan.cells_of(block))} cells, {len(block.optimizers)} optimizers"
+        lines.append((f"  {block.table}", f"{said}, seeds {', '.join(map(str, block.seeds))}"))
+    lines.append(("tokens", f"{sum(cell.n_tokens for cell in cells):,}"))
+    lines += _time_and_money(cells, study)
+    lines.append(("disk", _disk(cells, study)))
+    lines.append(("next", "snakemake rehearse (all in miniature), then fetch, then all"))
+    return "\n".join(f"{name:<13} {said}".rstrip() for name, said in lines)
+
+
+def _time_and_money(cells: list[Cell], study: Study) -> list[tuple[str, str]]:
+    budget, n_gpus = study.budget, study.execution.gpus
+    spent = sum(hours(cell, study) for cell in cells)
+    longest = max(hours(cell, study) for cell in cells) / max(1, n_gpus)
+    slots = f"{budget.gpus} GPUs" if n_gpus else "one core"
+    wall = max(longest, spent / (budget.gpus if n_gpus else 1))
+    waits = f"at least {_time(wall)} on {slots}, without evaluation; longest cell {_time(longest)}"
+    if not n_gpus:
+        return [("GPU hours", f"0; {_time(spent)} of a CPU's thread"), ("wall time", waits)]
+    share = sum(map(flops, cells)) / (3600 * spent * CARDS[budget.gpu].peak)
+    taken = f"{_three(spent)} on {budget.gpu}, at {100 * share:.0f} % of its peak"
+    money, price = "unknown; budget.gpu and its price are not set", budget.price_per_gpu_hour
+    if price is not None:
+        money = f"{_three(spent * price)} USD at {price:g} USD an hour"
+    memory = ("GPU memory", _memory(cells, study))
+    return [("GPU hours", taken), ("wall time", waits), memory, ("money", money)]
+
+
+def _memory(cells: list[Cell], study: Study) -> str:
+    """Return what the model takes that fills a card most, or that does not fit into it."""
+    taken = []
+    for cell in {cell.model.name: cell for cell in cells}.values():
+        n = most_sequences(cell, study)
+        if n == 0:
+            return f"{cell.model.name}: not even one sequence fits into {study.budget.gpu}"
+        taken.append((gpu_bytes(cell, study, n), f"{cell.model.name}, {n} sequences at once"))
+    most, what = max(taken)
+    return f"{_size(most)} at most: {what}"
+
+
+def _disk(cells: list[Cell], study: Study) -> str:
+    of_token, n_tokens = 2 if study.data.vocab_size <= 2**16 else 4, study.data.max_tokens
+    bins = f"{of_token} bytes a token" if n_tokens is None else _size(of_token * n_tokens)
+    n_params = sum(cell.n_params for cell in cells)
+    checkpoints = _size(CHECKPOINTS * 12 * n_params)
+    return f"token bins {bins}, checkpoints {checkpoints}, models {_size(4 * n_params)}"
+
+
+def _three(value: float) -> str:
+    """Return a number with three digits, such as 1,710."""
+    return f"{float(f'{value:.3g}'):,.12g}"
+
+
+def _size(n_bytes: float) -> str:
+    return f"{_three(n_bytes / 1e9)} GB" if n_bytes >= 1e9 else f"{_three(n_bytes / 1e6)} MB"
+
+
+def _time(n_hours: float) -> str:
+    if n_hours >= 48:
+        return f"{_three(n_hours / 24)} days"
+    return f"{_three(n_hours)} h" if n_hours >= 1 else f"{_three(60 * n_hours)} min"
