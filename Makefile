@@ -39,7 +39,7 @@ lint: $(DEV_STAMP)  ## Check style, types and Snakemake files
 	$(RUN) snakefmt --check Snakefile rules
 
 schema: $(STAMP)  ## Write the JSON schema of a study anew, after a change of settings
-	$(RUN) python -m coupled_adam_bench schema > workflow/schemas/study.schema.json
+	$(RUN) python -m coupled_adam_bench.study.schema > workflow/schemas/study.schema.json
 
 clean-venv:  ## Delete .venv
 	rm -rf .venv
