@@ -1,0 +1,47 @@
+"""``manifest.json``: what made a report, so that it can be made again."""
+
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pandas import DataFrame
+
+from coupled_adam_bench import __version__
+from coupled_adam_bench.evaluation.stage import VERSIONS as STAGES
+from coupled_adam_bench.statistics.tests import VERSION
+from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.store.runs import run_of
+from coupled_adam_bench.study.plan import VERSIONS, Plan
+
+PACKAGES = ("torch", "numpy", "pandas", "scipy", "lm_eval", "snakemake")
+
+
+def _revision() -> str | None:
+    """Return the commit of the code, None where it is not in a Git repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
+
+def manifest(plan: Plan, runs: DataFrame) -> dict[str, Any]:
+    """Return settings, versions of the stages, software, and the cells with their machines."""
+    study = plan.study.model_dump(mode="json", exclude_unset=True)
+    software = {"coupled_adam_bench": __version__, "python": platform.python_version()}
+    software |= {name: version(name) for name in PACKAGES}
+    cells = []
+    for row in runs.to_dict("records"):
+        run = run_of(row["cell"])
+        record = run.read() if run.record.exists() else {}
+        found = {name: record.get(name) for name in ("environment", "sha256")}
+        cells.append({name: row[name] for name in ("cell", "status", "step")} | found)
+    return {
+        "study": study,
+        "digest": digest(study),
+        "data": plan.data_id,
+        "versions": {**VERSIONS, **STAGES, "statistics": VERSION},
+        "revision": _revision(),
+        "software": software,
+        "cells": cells,
+    }
