@@ -9,6 +9,7 @@ from tiny import changed, tiny_study
 from coupled_adam_bench.evaluation.stage import measurements
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.data import Data, FilesSource, HubSource, Split, SyntheticSource
+from coupled_adam_bench.study.evaluation import PAPER_LISTS
 from coupled_adam_bench.study.model import Model
 from coupled_adam_bench.study.optimizers import KINDS, Optimizer
 from coupled_adam_bench.study.plan import VERSIONS, make_plan
@@ -43,7 +44,7 @@ OTHER = {
     "beta2": 0.5,
     "weight_decay": 0.3,
     "arguments": {"a": 1},
-    "word_similarity": [{"name": "own", "file": "own.txt"}],
+    "word_similarity": [PAPER_LISTS[1].model_dump()],
     "tasks": ["race"],
     "columns": ["acc"],
 }

@@ -52,6 +52,22 @@ def test_a_tokenizer_is_known_by_its_contents(home: Path) -> None:
         plan_of("a.jsonl", "four.json")
 
 
+def test_own_files_that_are_missing(home: Path) -> None:
+    own = {"name": "own", "file": "own.csv", "separator": ","}
+    study = tiny_study(evaluation={"word_similarity": [own], "downstream": {"tasks": "synthetic"}})
+    with pytest.raises(ValueError, match=r"paths\.word_similarity: .*own\.csv"):
+        make_plan(parse_study(study))
+    study["paths"] = {"word_similarity": "lists", "tasks": "tasks", "hub_mirror": "not yet"}
+    (home / "lists").mkdir()
+    (home / "lists/own.csv").write_text("a,b,1\n")
+    with pytest.raises(ValueError, match=r"paths\.tasks: .*tasks"):
+        make_plan(parse_study(study))
+    (home / "tasks").mkdir()
+    make_plan(parse_study(study))
+    # The lists of the paper may be fetched later.
+    make_plan(parse_study(study | {"evaluation": {}}))
+
+
 def own_ids(path: str) -> list[str]:
     study = tiny_study()
     own = {"name": "custom", "path": path, "key": "own", "label": "Own"}
