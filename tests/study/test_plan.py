@@ -94,6 +94,8 @@ def test_readable_counts(count: int, text: str) -> None:
             ("coupled_adam_n-5", "Coupled Adam, n = -5"),
         ),
         ({"name": "sgd", "lr_factor": 300}, ("sgd_f300", "SGD, f = 300")),
+        ({"name": "adamw", "label": "AdamW"}, ("adamw", "AdamW")),
+        ({"name": "sgd", "key": "plain", "momentum": 0.0}, ("plain", "SGD, m = 0")),
         ({"name": "custom", "path": "a.B", "key": "b", "label": "B"}, ("b", "B")),
         ({"name": "custom", "path": "a.B", "key": "b"}, ("b", "b")),
     ],
