@@ -1,7 +1,7 @@
 """A trial of an own optimizer before anything is trained: what it does is judged by numbers."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,11 @@ from coupled_adam_bench.study.optimizers import Optimizer
 from coupled_adam_bench.study.training import Training
 
 STEPS = 20
-_HALF = STEPS // 2  # stopped and gone on after it, and where the rate changes
+_HALF = STEPS // 2
 _SHAPES = (24, 8), (16, 8)  # of embedding and head
-_SLOWER = 0.5
+_STEADY = [1.0] * STEPS
+_SLOWER = [1.0] * _HALF + [0.5] * _HALF
+"""Learning rates of the steps, as shares of the first."""
 
 
 def try_optimizer(
@@ -26,96 +28,77 @@ def try_optimizer(
     are not finite, does not go on from its saved state with the same bits, or steps on in the same
     way when the learning rate in its groups changes.
     """
-    # Decay uses the rate, too, and would hide a step that does not.
-    optimizer = optimizer.model_copy(update={"weight_decay": 0.0})
     path = optimizer.path or optimizer.kind.path
-    generator = torch.Generator().manual_seed(0)
+    # Decay uses the rate, too, and would hide a step that does not.
+    trial = _Trial(optimizer.model_copy(update={"weight_decay": 0.0}), training, learning_rate)
+    try:
+        ended = trial.train(_SLOWER)
+        gone_on = trial.train(_SLOWER, stops=True)
+        # What keeps its first rate, in its state or anywhere else, sees no difference.
+        steady = trial.train(_STEADY)
+    except Exception as error:  # the user's own class may raise anything
+        said = " ".join(str(error).split())
+        raise ValueError(f"path: {path} fails ({type(error).__name__}: {said})") from error
 
-    def draw() -> list[Tensor]:
-        return [torch.randn(shape, generator=generator) for shape in _SHAPES]
-
-    start, grads = draw(), [draw() for _ in range(STEPS)]
-
-    def begin(values: Sequence[Tensor]) -> tuple[list[nn.Parameter], Optimizers]:
-        weights = [nn.Parameter(value.detach().clone()) for value in values]
-        model = nn.ParameterList(weights)
-        built = build_optimizers(model, weights, optimizer, training, learning_rate)
-        if not isinstance(built.by_name["embedding"], torch.optim.Optimizer):
-            raise TypeError(f"{path} is no torch.optim.Optimizer")
-        return weights, built
-
-    def step(weights: Sequence[Tensor], built: Optimizers, steps: range, factor: float) -> None:
-        built.set_lr(factor)
-        for index in steps:
-            for weight, grad in zip(weights, grads[index], strict=True):
-                weight.grad = grad.clone()
-            built.step()
-
-    first, second = range(_HALF), range(_HALF, STEPS)
-    weights, built = _of(path, "cannot be built", lambda: begin(start))
-    _of(path, "fails in a step", lambda: step(weights, built, first, 1.0))
-    halfway = [weight.detach().clone() for weight in weights]
-    saved = _of(path, "has a state that cannot be saved", lambda: _saved(built))
-    _of(path, "fails in a step", lambda: step(weights, built, second, _SLOWER))
-
-    # Once more, from the saved state, as after a stop.
-    gone_on, resumed = begin(halfway)
-    _of(path, "cannot load its state", lambda: _load(resumed, saved))
-    _of(path, "fails in a step", lambda: step(gone_on, resumed, second, _SLOWER))
-    # And once more at one rate, without a stop: what keeps its first rate sees no difference.
-    steady, unstopped = begin(start)
-    step(steady, unstopped, range(STEPS), 1.0)
-
-    if not all(weight.isfinite().all() for weight in weights):
-        raise ValueError(
-            f"path: {path} at lr_factor {optimizer.lr_factor:g} makes weights that are not finite"
-            f" in {STEPS} steps"
-        )
-    if any(torch.equal(*pair) for pair in zip(weights, start, strict=True)):
+    if not torch.cat(ended).isfinite().all():
+        raise ValueError(f"path: {path} makes weights that are not finite in {STEPS} steps")
+    if _any_equal(ended, trial.start):
         raise ValueError(f"path: {path} leaves weights as they are in {STEPS} steps")
-    if any(torch.equal(*pair) for pair in zip(weights, steady, strict=True)):
+    if _any_equal(ended, steady):
         raise ValueError(
             f"path: {path} does the same steps at another learning rate, so that warmup and decay"
             ' would have no effect: let step() read group["lr"] each time'
         )
-    if not _equal(weights, gone_on):
+    if not torch.equal(torch.cat(ended), torch.cat(gone_on)):
         raise ValueError(
             f"path: {path}, saved and loaded, does not go on with the same bits: it keeps more than"
             " its state_dict() says, or draws random numbers"
         )
-    moved = torch.cat([(a - b).flatten() for a, b in zip(weights, start, strict=True)])
-    state = built.by_name["embedding"].state.get(weights[0], {})
+    moved = torch.cat(ended) - torch.cat(trial.start)
     return {
         "optimizer": optimizer.names()[0],
         "path": path,
         "steps": STEPS,
         "learning_rate": optimizer.lr_factor * learning_rate,
         "rms_change": moved.square().mean().sqrt().item(),
-        "state": sorted(map(str, state)),
     }
 
 
-def _of(path: str, fails: str, call: Callable[[], Any]) -> Any:
-    """Return what a call of the user's code returns; any error of it names the class."""
-    try:
-        return call()
-    except Exception as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"path: {path} {fails} ({type(error).__name__}: {said})") from error
+def _any_equal(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return any(torch.equal(*pair) for pair in zip(one, other, strict=True))
 
 
-def _saved(built: Optimizers) -> bytes:
-    """Return the state as a checkpoint has it."""
-    file = io.BytesIO()
-    torch.save(built.by_name["embedding"].state_dict(), file)
-    torch.load(io.BytesIO(file.getvalue()), weights_only=True)
-    return file.getvalue()
+class _Trial:
+    """Two matrices and twenty gradients, which are the same for all trials."""
 
+    def __init__(self, optimizer: Optimizer, training: Training, learning_rate: float) -> None:
+        self._optimizer, self._training, self._rate = optimizer, training, learning_rate
+        generator = torch.Generator().manual_seed(0)
+        self.start, *self._grads = (
+            [torch.randn(shape, generator=generator) for shape in _SHAPES] for _ in range(STEPS + 1)
+        )
 
-def _load(built: Optimizers, saved: bytes) -> None:
-    state = torch.load(io.BytesIO(saved), weights_only=True)
-    built.by_name["embedding"].load_state_dict(state)
+    def train(self, rates: Sequence[float], stops: bool = False) -> list[Tensor]:
+        """Return the matrices after all steps; ``stops``: saved halfway, and loaded anew."""
+        weights, optimizers = self._begin(self.start)
+        for index, rate in enumerate(rates):
+            if stops and index == _HALF:
+                file = io.BytesIO()
+                torch.save(optimizers.by_name["embedding"].state_dict(), file)
+                file.seek(0)
+                weights, optimizers = self._begin(weights)
+                state = torch.load(file, weights_only=True)
+                optimizers.by_name["embedding"].load_state_dict(state)
+            optimizers.set_lr(rate)
+            for weight, grad in zip(weights, self._grads[index], strict=True):
+                weight.grad = grad.clone()
+            optimizers.step()
+        return [weight.detach() for weight in weights]
 
-
-def _equal(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+    def _begin(self, values: Sequence[Tensor]) -> tuple[list[nn.Parameter], Optimizers]:
+        weights = [nn.Parameter(value.detach().clone()) for value in values]
+        model = nn.ParameterList(weights)
+        built = build_optimizers(model, weights, self._optimizer, self._training, self._rate)
+        if not isinstance(built.by_name["embedding"], torch.optim.Optimizer):
+            raise TypeError("it is no torch.optim.Optimizer")
+        return weights, built
