@@ -37,14 +37,18 @@ EXECUTION = {"checkpoint_every": 10, "log_every": 5, "eval_every": 20, "data_thr
 
 
 def plan_of(
-    optimizers: list[Any], steps: int = 60, model: dict[str, Any] | None = None, **execution: Any
+    optimizers: list[Any],
+    steps: int = 60,
+    model: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
+    **execution: Any,
 ) -> Plan:
     """Return the plan of a study with a cell for each optimizer."""
     block = {"models": ["nano"], "tokens": [{"steps": steps}], "optimizers": optimizers}
     study = tiny_study(
         data=DATA,
         models=[MODEL | (model or {})],
-        training=TRAINING,
+        training=training or TRAINING,
         grid=[block | {"seeds": [1]}],
         execution=EXECUTION | execution,
     )
