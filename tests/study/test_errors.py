@@ -30,6 +30,7 @@ def faults(values: Any) -> list[str]:
         ("training.min_lr_ratio", float("nan"), "finite"),
         ("data.source.synthetic.nwords", 3, "n_words"),
         ("data.source", {"kind": "hubb"}, "hub"),
+        ("data.source.synthetic.n_word_pairs", 5000, "4950"),
         ("data.vocab_size", 0, "1"),
         ("data.name", "a b", "match"),
         ("data.split.val_fraction", 0.5, "0.5"),
