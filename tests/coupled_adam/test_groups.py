@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from coupled_adam import coupled_param_groups
 
@@ -31,19 +31,6 @@ def test_a_model_of_transformers_says_what_its_embeddings_are(tied):
     every = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert coupled[2] | matrices[2] | vectors[2] == every
     assert not coupled[2] & matrices[2]
-
-
-def test_the_bias_of_a_head_is_a_vector():
-    config = BertConfig(
-        vocab_size=11,
-        hidden_size=4,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=4,
-    )
-    coupled, _, vectors = names_by_group(BertForMaskedLM(config))
-    assert coupled[2] == {"bert.embeddings.word_embeddings.weight"}
-    assert "cls.predictions.bias" in vectors[2]
 
 
 def test_names_are_taken_as_given_and_unknown_ones_refused():

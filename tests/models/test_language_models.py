@@ -68,15 +68,6 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(reduction, make, tokens):
     torch.testing.assert_close(loss.flatten(), expected.flatten())
 
 
-def test_the_embedding_s_optimizer_has_embedding_and_head(make, tokens):
-    model = make()
-    matrices = model.embedding_parameters()
-    assert matrices[0] is model.embedding.weight and matrices[-1] is model.head_weight
-    assert len(matrices) == (1 if model.tied else 2)
-    model(tokens, tokens).backward()
-    assert all(matrix.grad.any(1).sum() > len(tokens) for matrix in matrices)
-
-
 def test_bf16_on_a_cpu_is_close_and_its_gradients_are_float32(make, tokens):
     model = make()
     exact = model(tokens, tokens).item()
