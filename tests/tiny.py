@@ -60,7 +60,7 @@ _STUDY: dict[str, Any] = {
         "data_threads": 1,
         "checkpoint_every": 10,
         "eval_every": 10,
-        "train_cells_per_job": 7,
+        "train_cells_per_job": 14,
         "evaluation_cells_per_job": 14,
     },
 }

@@ -5,6 +5,9 @@ from typing import Any
 
 import yaml
 
+from coupled_adam_bench.data.documents import try_text
+from coupled_adam_bench.evaluation.downstream import try_tasks
+from coupled_adam_bench.geometry.words import try_lists
 from coupled_adam_bench.store.files import write_json
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.training.trial import try_optimizer
@@ -23,6 +26,9 @@ def try_study(plan: Plan, out: Path) -> None:
         if each.path is not None
     }
     read: dict[str, Any] = {
+        "text": try_text(study),
+        "word_lists": try_lists(plan),
+        "tasks": try_tasks(plan),
         "optimizers": [try_optimizer(each, study.training) for each in own.values()],
     }
     print(yaml.safe_dump(read, sort_keys=False, allow_unicode=True))
