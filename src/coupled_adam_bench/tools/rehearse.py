@@ -16,8 +16,6 @@ STEPS, ITEMS, LAYERS = 2, 2, 2
 LANGUAGE = {
     "kind": "synthetic",
     "n_words": 60,
-    "n_classes": 4,
-    "n_topics": 4,
     "n_tokens": 40_000,
     "document_tokens": 40,
     "n_word_pairs": 40,
