@@ -1,7 +1,7 @@
 """What a paired t-test of a few seeds can find: power, detectable effects, seeds that are needed.
 
 An effect is the true mean of the differences between runs of one seed, over their standard
-deviation. T has a noncentral distribution (Cohen 1988).
+deviation. The square of t has a noncentral F distribution (Cohen 1988).
 """
 
 import math
@@ -9,7 +9,7 @@ from bisect import bisect_left
 from functools import cache
 
 from scipy.optimize import brentq
-from scipy.special import nctdtr, stdtrit
+from scipy.special import ncfdtr, stdtrit
 
 POWER = 0.8
 """The probability with which an effect should be found: the usual one (Cohen 1988)."""
@@ -18,9 +18,8 @@ MOST_SEEDS = 10_000
 
 def power_of(effect: float, n_seeds: int, alpha: float) -> float:
     """Return the power of the two-sided paired t-test at level ``alpha``."""
-    df = n_seeds - 1
-    shift, edge = effect * math.sqrt(n_seeds), stdtrit(df, 1 - alpha / 2)
-    return float(1 - nctdtr(df, shift, edge) + nctdtr(df, shift, -edge))
+    edge = stdtrit(n_seeds - 1, 1 - alpha / 2)
+    return float(1 - ncfdtr(1, n_seeds - 1, n_seeds * effect**2, edge**2))
 
 
 @cache
