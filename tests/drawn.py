@@ -49,7 +49,9 @@ def draw_study(rng: np.random.Generator) -> Study:
         for place in places:
             for number, key in enumerate(OPTIMIZERS[:n_optimizers]):
                 first = 1 if name != "table7" else int(rng.choice([1, 1, 2]))
-                seeds = range(first, first + (1 if name == "table2" else int(rng.choice([3, 3, 2]))))
+                seeds = range(
+                    first, first + (1 if name == "table2" else int(rng.choice([3, 3, 2])))
+                )
                 for seed in seeds:
                     cell = f"{place}-{key}-{seed}"
                     dies = rng.random() < 0.04
@@ -62,10 +64,8 @@ def draw_study(rng: np.random.Generator) -> Study:
                             value = None
                         exact.setdefault((cell, metric), value)
                         kept = exact[cell, metric]
-                        number_of = float("nan") if kept is None else float(kept)
-                        rows.append(
-                            (name, *place, "model", "data", key, key, key, *map(str, place), seed)
-                            + (cell, metric, number_of)
-                        )
+                        as_float = float("nan") if kept is None else float(kept)
+                        named = (name, *place, "model", "data", key, key, key, *map(str, place))
+                        rows.append((*named, seed, cell, metric, as_float))
     columns = "table n_tokens n_params model data optimizer label kind D N seed cell metric value"
     return Study(tables, pd.DataFrame(rows, columns=columns.split()), exact)

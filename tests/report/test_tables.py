@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,7 +22,9 @@ from coupled_adam_bench.study.plan import Cell, Plan, make_plan
 from coupled_adam_bench.study.study import parse_study
 
 GOLDEN = REPOSITORY / "tests" / "golden"
-HOSTILE = r"<script>alert('x')</script> & 50 % of_it $1 #2 {a} [b] ~ ^ \input{/etc/passwd} \\ | \" *"
+HOSTILE = (
+    r"<script>alert('x')</script> & 50 % of_it $1 #2 {a} [b] ~ ^ \input{/etc/passwd} \\ | \" *"
+)
 DOCUMENT = r"""\documentclass[10pt,twocolumn]{article}
 \usepackage[a4paper,margin=2cm]{geometry}
 \usepackage{booktabs,graphicx}
@@ -47,7 +50,14 @@ SAMPLES = {
 def plan_of(**sections: object) -> Plan:
     """All three tables at two sizes and two numbers of tokens."""
     models = [
-        {"name": name, "label": label, "d_model": width, "n_layer": 1, "n_head": 2, "learning_rate": 0.01}
+        {
+            "name": name,
+            "label": label,
+            "d_model": width,
+            "n_layer": 1,
+            "n_head": 2,
+            "learning_rate": 0.01,
+        }
         for name, label, width in (("s", "125M", 8), ("m", "355M", 16))
     ]
     tokens = [{"steps": 50, "label": "5B"}, {"steps": 200, "label": "20B"}]
@@ -56,7 +66,8 @@ def plan_of(**sections: object) -> Plan:
     grid = [
         base | {"table": "table1"},
         base | {"table": "table2", "models": ["m"], "seeds": [1]},
-        base | {"table": "table7", "models": ["s"], "tokens": tokens[1:], "optimizers": [*pair, sgd]},
+        base
+        | {"table": "table7", "models": ["s"], "tokens": tokens[1:], "optimizers": [*pair, sgd]},
     ]
     made = {"models": models, "grid": grid, "title": "Numbers, made up", "tables": {}}
     return make_plan(parse_study(tiny_study(**(made | sections))))
@@ -71,7 +82,7 @@ def value_of(cell: Cell, metric: Metric) -> float:
     return value + (cell.model.name == "m") * 0.1 * scale
 
 
-def printed(plan: Plan, extra: list[tuple[str, str, float]] = [], **runs: object) -> dict[str, Printed]:
+def printed(plan: Plan, *extra: tuple[str, str, float], **runs: object) -> dict[str, Printed]:
     """Return the tables of a plan, with further rows of each cell."""
     metrics = [METRICS[name] for name in PAPER_COLUMNS]
     rows = [
@@ -99,3 +110,74 @@ def render(table: Printed, ending: str) -> str:
 @pytest.mark.parametrize("name", ["table1", "table2", "table7"])
 def test_tables_are_those_of_old(name: str, ending: str) -> None:
     assert render(printed(plan_of())[name], ending) == (GOLDEN / f"{name}.{ending}").read_text()
+
+
+def test_notes_say_what_is_missing_and_what_numbers_rest_on() -> None:
+    counts = [
+        ("hellaswag", "n_items", 50.0),
+        ("hellaswag", "n_items_of", 10042.0),
+        ("race", "n_items", 200.0),
+        ("race", "n_cut", 700.0),
+        ("race", "n_prompts", 800.0),
+        ("men", "n_pairs", 2486.0),
+    ]
+    table = printed(plan_of(), *counts, status="diverged", step=7)["table1"]
+    notes = " ".join(table.notes)
+    for said in ("first 50 of 10,042", "700 of 800", "2,486", "diverged at step 7", "4 of 64"):
+        assert said in notes, said
+    shared = tiny_study()["training"] | {"data_order": "per_rank"}
+    assert len(printed(plan_of(training=shared))["table1"].notes) == 5
+    few = tiny_study()["data"] | {"vocab_size": 128}  # log 128 is 4.85, above all losses
+    assert "guessing" not in " ".join(printed(plan_of(data=few))["table1"].notes)
+
+
+def test_a_column_without_values_is_left_out_and_a_loss_above_guessing_told() -> None:
+    plan = plan_of()
+    metrics = [METRICS["loss"], METRICS["kappa"]]
+    rows = [(cell, metrics[0].task, "loss", 5.0 + index) for index, cell in enumerate(plan.cells)]
+    results = pd.DataFrame(rows, columns=["cell", "task", "metric", "value"])
+    values = values_of(plan, results)
+    tests = statistics.tests_of(values, plan.tables)
+    runs = pd.DataFrame({"cell": [*plan.cells], "status": "completed", "step": 1})
+    table = print_table(plan, plan.tables["table1"], values, tests, results, runs)
+    assert [column.name for column in table.columns] == ["loss"]
+    assert sum(f"above {4.85}" in note for note in table.notes) == 1
+    assert not any(note.startswith("Missing") for note in table.notes)
+
+
+def hostile() -> dict[str, Printed]:
+    """Tables whose every text of the user's is hostile."""
+    own = {"mine": {"title": HOSTILE, "comparison": "each_other", "columns": ["loss", "r_bar"]}}
+    models = [
+        {"name": "s", "label": HOSTILE, "d_model": 8, "n_layer": 1, "n_head": 2, "learning_rate": 1}
+    ]
+    optimizers = [
+        "adamw",
+        {"name": "custom", "path": "torch.optim.SGD", "key": "x", "label": HOSTILE},
+    ]
+    block = {"table": "mine", "models": ["s"], "tokens": [{"steps": 50, "label": HOSTILE}]}
+    sections: dict[str, Any] = {"models": models, "tables": own, "title": HOSTILE}
+    return printed(plan_of(grid=[block | {"optimizers": optimizers}], **sections))
+
+
+def test_text_of_users_is_escaped() -> None:
+    table = hostile()["mine"]
+    assert "<script" not in render(table, "html")
+    lines = render(table, "md").splitlines()
+    rows = [re.sub(r"\\.", "", line) for line in lines if line.startswith("|")]
+    assert len(rows) == 4
+    assert {row.count("|") for row in rows} == {len(table.columns) + 4}
+    assert "<script" not in re.sub(r"\\.", "", " ".join(lines))
+
+
+def test_latex_sets_all_tables_into_a_column_or_page(tmp_path: Path) -> None:
+    if shutil.which("pdflatex") is None:
+        assert os.environ.get("CAB_REQUIRE_TOOLS") != "1"
+        pytest.skip("pdflatex is not installed")
+    tables = [*printed(plan_of()).values(), *hostile().values()]
+    body = "\n".join(render(table, "tex") for table in tables)
+    (tmp_path / "all.tex").write_text(DOCUMENT.replace("BODY", body))
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout

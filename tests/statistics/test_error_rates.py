@@ -34,7 +34,7 @@ def share_that_says_something(draw: Draw, n_seeds: int, n_optimizers: int, apart
     frame["cell"] = [f"{row.table}-{row.optimizer}-{row.seed}" for row in frame.itertuples()]
     frame["metric"] = frame["metric"].map(lambda number: METRICS[number])
     frame = frame.assign(n_tokens=1, n_params=1, model="m", data="d")
-    tables = {number: TABLES["table7"] for number in range(N_TABLES)}
+    tables = dict.fromkeys(range(N_TABLES), TABLES["table7"])
     tests = statistics.tests_of(frame, tables)
     return float(tests["outcome"].isin(["better", "worse"]).groupby(tests["table"]).any().mean())
 

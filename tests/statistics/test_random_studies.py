@@ -70,7 +70,9 @@ def of_pair(first: dict, second: dict, higher: bool) -> SimpleNamespace:
         if len(pairs) > 1:
             found.paired_sd = np.std([float(pair) for pair in pairs], ddof=1)
             if len(set(pairs)) > 1:
-                test = stats.ttest_rel(*([float(each[s]) for s in seeds] for each in (first, second)))
+                test = stats.ttest_rel(
+                    *([float(each[s]) for s in seeds] for each in (first, second))
+                )
                 found.p_paired = test.pvalue
                 found.low, found.high = test.confidence_interval()
                 found.detectable = detectable(len(pairs)) * found.paired_sd
@@ -131,9 +133,15 @@ def outcome(test: SimpleNamespace, p_decided: float, higher: bool) -> str:
     return word + ("" if p_decided < 0.05 else ", but not after the correction")
 
 
-def is_bold(by_key: dict, tests: dict[str, SimpleNamespace], key: str, tested: bool, sign: int) -> bool:
+def is_bold(
+    by_key: dict, tests: dict[str, SimpleNamespace], key: str, tested: bool, sign: int
+) -> bool:
     """The paper's rule: significantly better than every other value there is, or without a test better."""
-    rivals = [other for other in by_key if other != key and any(v is not None for v in by_key[other].values())]
+    rivals = [
+        other
+        for other in by_key
+        if other != key and any(v is not None for v in by_key[other].values())
+    ]
     beaten = []
     for other in rivals:
         test = tests[other]
@@ -174,7 +182,9 @@ def test_every_column_bold_outcome_and_printed_cell(number: int) -> None:
             close = pytest.approx(getattr(test, name), rel=1e-7, abs=1e-12, nan_ok=True)
             assert row[name] == close, (name, key)
         assert math.isnan(row["df"]) or row["df"] == len(mine) + len(theirs) - 2
-        assert row["n_pairs"] == sum(None not in (mine[s], theirs.get(s)) for s in mine if s in theirs)
+        assert row["n_pairs"] == sum(
+            None not in (mine[s], theirs.get(s)) for s in mine if s in theirs
+        )
         close = pytest.approx(getattr(test, "p_holm", NAN), rel=1e-7, nan_ok=True)
         assert row["p_holm"] == close
         p_decided = decided(study, cells, reference, key)
@@ -226,12 +236,17 @@ def assert_verdict(study: Study, tests: Any, reference: dict[Key, SimpleNamespac
     words = {"better": 0, "worse": 0}
     for table, declared in study.tables.items():
         for claim in CLAIMS:
-            pairs = {key: test for key, test in reference.items() if key[0] == table and key[3] == claim}
+            pairs = {
+                key: test for key, test in reference.items() if key[0] == table and key[3] == claim
+            }
             ours = [test for key, test in pairs.items() if key[4:] == ("coupled_adam", "adamw")]
             theirs = [test for key, test in pairs.items() if key[4:] == ("adamw", "coupled_adam")]
             sign = -1 if claim in LOWER_WINS else 1
             wins, loses = (
-                [each.p_value < 0.05 if declared.rules.tested else sign * each.difference > 0 for each in side]
+                [
+                    each.p_value < 0.05 if declared.rules.tested else sign * each.difference > 0
+                    for each in side
+                ]
                 for side in (ours, theirs)
             )
             if claim == "loss":

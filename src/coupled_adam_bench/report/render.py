@@ -12,7 +12,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$",
     "±": r"$\pm$", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    '"': r"\textquotedbl{}", "r̄": r"$\bar{r}$", "‖": r"$\|$", "μ": r"$\mu$", "ρ": r"$\rho$",
+    "r̄": r"$\bar{r}$", "‖": r"$\|$", "μ": r"$\mu$", "ρ": r"$\rho$",
     "κ": r"$\kappa$", "ʳ": r"$^{\mathrm{r}}$",
 }  # fmt: skip
 _IN_LATEX = re.compile("|".join(map(re.escape, sorted(_LATEX, key=len, reverse=True))))
