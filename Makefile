@@ -22,9 +22,9 @@ install: $(STAMP)  ## Create .venv and install what studies need, with pinned ve
 
 install-dev: $(DEV_STAMP)  ## Install what tests and lint need, too
 
-# The table is printed here: where nothing is left to do, Snakemake says nothing of the study.
+# With --force the table is printed at the end also where nothing was left to do.
 demo: $(STAMP)  ## Run the demo study: minutes on 2 CPU cores, nothing from outside
-	$(RUN) snakemake --cores all
+	$(RUN) snakemake --cores all --force
 
 test: $(DEV_STAMP)  ## Run the tests: minutes on 2 cores
 	$(TEST) python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder

@@ -5,17 +5,23 @@ it, not by where it is. Not seen: data sets on a hub or in its mirror, and code 
 folder.
 """
 
+import re
+from difflib import get_close_matches
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.store.files import sha256_file
+from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
 from coupled_adam_bench.study.study import Study
 
 LIBRARIES = ("lm_eval", "tokenizers", "datasets")
 """What decides which tokens of a task are scored, and how."""
 OLDER_TASKS = Path(__file__).parents[3] / "workflow/tasks_0_4_3"
 """The prompts of lm-eval 0.4.3, of the tasks that have changed since."""
+
+_NAMES = re.compile(r"""^\s*(?:- )?["']?task["']?: *["']?([^\s"'#]+)""", re.MULTILINE)
 
 
 def task_folders(study: Study) -> list[Path]:
@@ -24,6 +30,32 @@ def task_folders(study: Study) -> list[Path]:
     older = [OLDER_TASKS] if chosen is not None and chosen.task_versions == "0.4.3" else []
     own = [] if study.paths.tasks is None else [Path(study.paths.tasks)]
     return [*older, *own]
+
+
+def check_tasks(study: Study) -> None:
+    """Raise ``ValueError`` for a task that neither the study's folders nor lm-eval have.
+
+    lm-eval's own index takes seconds to import and to make; it is asked about a name that stands
+    in none of the YAML files.
+    """
+    chosen = study.evaluation.downstream
+    if chosen is None or chosen.tasks == "synthetic" or {*chosen.tasks} <= {*PAPER_TASKS}:
+        return
+    folders, found = task_folders(study), find_spec("lm_eval")
+    assert found is not None
+    assert found.origin is not None
+    known = {*PAPER_TASKS}
+    for folder in (*folders, Path(found.origin).parent / "tasks"):
+        for file in folder.rglob("*.y*ml"):
+            known |= {*_NAMES.findall(file.read_text(encoding="utf-8"))}
+    for name in {*chosen.tasks} - known:
+        from lm_eval.tasks import TaskManager
+
+        names = TaskManager(include_path=[*folders]).all_subtasks
+        if name not in names:
+            meant = get_close_matches(name, names, 1)
+            hint = f"; did you mean {meant[0]}?" if meant else ""
+            raise ValueError(f"evaluation.downstream.tasks: lm-eval has no task {name}{hint}")
 
 
 def _digest(file: Path) -> str | None:
