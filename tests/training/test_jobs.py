@@ -1,9 +1,8 @@
 """The cells of a job: one that crashes, one that diverges, one that another process trains."""
 
-import os
 import shutil
-import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +81,27 @@ def test_weights_that_only_the_last_step_spoils_are_no_model() -> None:
 
 
 @pytest.mark.usefixtures("nano")
-def test_a_second_process_waits_and_can_be_stopped() -> None:
-    plan = plan_of(["adamw"])
+def test_a_second_process_waits_for_the_first() -> None:
+    plan = plan_of(["sgd"])
     (cell,) = plan.cells.values()
     run = run_of(cell.id)
     run.folder.mkdir(parents=True)
-    with FileLock(run.folder / ".lock"):
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        assert train_cells([cell], plan.study.execution) == 75
-    assert [path.name for path in run.folder.iterdir()] == [".lock"]
+    found: list[Path] = []
+    is_held = threading.Event()
+
+    def hold() -> None:
+        with FileLock(run.folder / ".lock"):
+            is_held.set()
+            time.sleep(1)
+            found.extend(run.folder.iterdir())
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
+    assert train_cells([cell], plan.study.execution) == 0
+    assert [path.name for path in found] == [".lock"]
+    holder.join()
+    assert run.record.exists()
 
 
 @pytest.mark.usefixtures("nano")

@@ -31,8 +31,6 @@ def test_processes_share_the_batch_of_one(order: str, size: int) -> None:
         # The token is its place here: each target is the one after its input.
         assert torch.equal(targets, inputs + 1)
         assert torch.equal(inputs[:, 1:], inputs[:, :-1] + 1)
-    for each in (whole, *parts):
-        each.close()
 
 
 def test_per_rank_has_the_offsets_of_nanogpt() -> None:

@@ -27,13 +27,11 @@ def lease(
     n: int,
     names: Sequence[str] | None = None,
     folder: Path = LEASES,
-    stop: Sequence[int] = (),
 ) -> Iterator[tuple[int, ...]]:
     """Yield the indices of ``n`` GPUs that no other job has, as soon as so many are free.
 
     The kernel ends a lease with its process. ``names`` are those of all GPUs, by default as torch
-    sees them. ``ValueError`` if there are fewer than ``n``; ``InterruptedError`` if there is a
-    request in ``stop`` before so many are free.
+    sees them. ``ValueError`` if there are fewer than ``n``.
     """
     if n and names is None:
         names = _names()
@@ -58,6 +56,4 @@ def lease(
             if len(own) == n:
                 yield tuple(own)
                 return
-        if stop:
-            raise InterruptedError
         time.sleep(_POLL_SECONDS)

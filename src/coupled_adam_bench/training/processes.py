@@ -79,13 +79,10 @@ def launch(work: Work, devices: Sequence[str], stop: list[int]) -> int:
             join=False,
             start_method="spawn",
         )
-        is_told = False
         try:
             while not processes.join(timeout=0.5, grace_period=_GRACE_SECONDS):
-                if stop and not is_told:
-                    for process in processes.processes:
-                        process.terminate()
-                    is_told = True
+                for process in processes.processes if stop else ():
+                    process.terminate()
         except ProcessExitedException as error:
             if error.exit_code in (GO_ON, TOO_LARGE):
                 return error.exit_code
