@@ -8,22 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
+from coupled_adam_bench.study.base import of
 
-def read_tokenizer(file: Path) -> Tokenizer:
-    """Read anybody's ``tokenizer.json`` so that it splits whole texts, always in the same way.
 
-    ``ValueError`` if the library cannot read it.
-    """
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library has no type of its own
-        raise ValueError(f"{file}: {error}") from None
+def whole(tokenizer: Tokenizer) -> Tokenizer:
+    """Let a tokenizer split whole texts, always in the same way."""
     # Left over from its training, these would cut a text, fill it up, or split it by chance.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if isinstance(tokenizer.model, models.BPE):
         tokenizer.model.dropout = None
     return tokenizer
+
+
+def read_tokenizer(file: Path) -> Tokenizer:
+    """Read anybody's ``tokenizer.json``; ``ValueError`` if the library cannot."""
+    with of("--tokenizer"):
+        return whole(Tokenizer.from_file(str(file)))
 
 
 def token_of_each(words: Sequence[str], tokenizer: Tokenizer, space: bool) -> dict[str, int]:
