@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tiny import changed, tiny_study
 
+from coupled_adam_bench.evaluation.identity import check_tasks
 from coupled_adam_bench.study.study import load_study, parse_study
 
 BLOCK = "grid.0"
@@ -117,3 +118,19 @@ def test_paths_are_those_of_a_shell(home: Path, monkeypatch: pytest.MonkeyPatch)
     found = parse_study(tiny_study(paths=paths)).paths
     assert found.text == (f"{home}/a/**/*.txt", "/scratch/b")
     assert found.hub_mirror == str(home)
+
+
+def test_a_task_that_nobody_has(home: Path) -> None:
+    def check(*tasks: str) -> None:
+        evaluation = {"word_similarity": "synthetic", "downstream": {"tasks": tasks}}
+        check_tasks(parse_study(tiny_study(evaluation=evaluation, paths={"tasks": "own"})))
+
+    (home / "own").mkdir()
+    (home / "own/mine.yaml").write_text(
+        "task: mine\ndataset_path: json\noutput_type: multiple_choice\n"
+    )
+    check("race", "mine")
+    with pytest.raises(
+        ValueError, match=r"^evaluation\.downstream\.tasks: .*helaswag.* hellaswag\?$"
+    ):
+        check("mine", "helaswag")
