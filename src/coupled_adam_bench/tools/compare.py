@@ -1,0 +1,374 @@
+"""Optimizers against each other in minutes, each at the learning rate that suits it.
+
+Two small studies of a generated language: the first chooses a rate for each optimizer on validation
+text, with a seed of its own; the second trains with these rates and other seeds, and is measured on
+test text. Snakemake runs both, so files and the way on after a stop are those of any study.
+"""
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import pandas as pd
+import yaml
+from pandas import DataFrame, Series
+
+from coupled_adam_bench.results.collect import collect, runs_of
+from coupled_adam_bench.statistics.tests import ALPHA, holm, test_pair
+from coupled_adam_bench.store.files import write_text
+from coupled_adam_bench.store.runs import RESULTS, run_of
+from coupled_adam_bench.study.catalogue.bands import BANDS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.optimizers import Optimizer
+from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.study import Study, parse_study
+from coupled_adam_bench.tools.start import environment, start
+
+Rule = str | type | dict[str, Any]
+"""An optimizer: its name, ``my_module.MyOptimizer``, a class, or an entry of a study."""
+RATES = (1.0, 4.0, 16.0)
+WIDER = 2
+"""How many times a rate beyond an edge is tried."""
+CHOOSING_SEED = 11
+LOSS = "loss"
+COLUMNS = {LOSS: "loss"} | {band.metric: band.label for band in BANDS} | {"isotropy": "Iso"}
+"""The metrics of the table, and their heads."""
+TASKS = {METRICS[metric].task for metric in COLUMNS}
+LINES = 5
+STUDY: dict[str, Any] = {
+    "data": {
+        "name": "generated",
+        "source": {"kind": "synthetic", "n_words": 4095, "zipf_exponent": 1.1},
+        "tokenizer": "word",
+        "vocab_size": 4096,
+        "split": {"val_fraction": 0.02, "test_fraction": 0.02},
+    },
+    "models": ["gpt2-2x64"],
+    "training": {"seq_len": 64, "batch_sequences": 16, "warmup_steps": 20, "precision": "fp32"},
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """What a comparison has found; printed, it is a table and a sentence for each optimizer."""
+
+    runs: DataFrame
+    """A row for each run: optimizer, rate, seed, metrics, and the step in which it diverged."""
+    tests: DataFrame
+    """A row for each optimizer against the first: difference, interval, p and Holm's p."""
+    winner: str | None
+    """The optimizer that is better than each other one, if there is one."""
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def compare(
+    optimizers: Sequence[Rule],
+    rates: Sequence[float] = RATES,
+    seeds: int | Sequence[int] = 3,
+    *,
+    tokens: int | str = "600K",
+    name: str = "compare",
+    cores: int | None = None,
+) -> Comparison:
+    """Train each optimizer at its best rate, and compare its losses with those of the first.
+
+    A stopped call goes on where it was when it is called again, and a seed more trains only that.
+
+    Args:
+        optimizers: Two or more; the first is what the others are compared with.
+        rates: Factors of the embedding's learning rate, of which each optimizer gets its best.
+            Where that is an edge, one beyond it is tried, too, at most twice.
+        seeds: Their number, from 1 on, or the seeds.
+        tokens: Tokens on which each run is trained.
+        name: The folder below ``results/``; that of the rates ends in ``_rates``.
+        cores: How many runs train at a time; by default one on each processor.
+
+    Raises:
+        ValueError: An optimizer or another argument is wrong, or a run has failed.
+    """
+    if isinstance(optimizers, (str, type)) or len(optimizers) < 2:
+        raise ValueError("optimizers: give two or more, such as ['adamw', 'module.MyOptimizer']")
+    seeds = range(1, seeds + 1) if isinstance(seeds, int) else seeds
+    if CHOOSING_SEED in seeds:
+        raise ValueError(f"seeds: {CHOOSING_SEED} chooses the rates; give a list without it")
+    trainer = _Studies(tokens, name, cores or len(os.sched_getaffinity(0)))
+    rules = trainer.rules([_entry_of(rule) for rule in optimizers], seeds)
+    chosen, at_edge, tried = _choose(trainer, rules, sorted(set(rates)))
+    if not chosen:
+        raise ValueError("optimizers: all of them diverge at all rates")
+    runs = trainer.run(rules, list(chosen.items()), seeds, "test")
+    first, *_ = rules
+    losses = _losses(runs)
+    tests, winner = _tests(losses, first), _winner(losses, first, at_edge)
+    told = [*_table(runs, list(rules), at_edge), "", *_divergences(pd.concat([tried, runs]))]
+    told += [_of_test(str(label), test, first) for label, test in tests.iterrows()]
+    told += [_ending(winner, losses, first, at_edge), trainer.described(seeds)]
+    return Comparison(runs, tests, winner, "\n".join(told))
+
+
+def _entry_of(rule: Rule) -> dict[str, Any]:
+    """Return an optimizer as an entry of a study."""
+    if isinstance(rule, str) and rule.startswith("{"):
+        try:
+            rule = yaml.safe_load(rule)
+        except yaml.YAMLError as error:
+            raise ValueError(f"optimizers: {rule} is no YAML ({error})") from None
+    if isinstance(rule, type):
+        if rule.__module__ == "__main__":
+            raise ValueError(
+                f"optimizers: no job can import {rule.__name__}; write it into a file my_module.py"
+                f" here, and give 'my_module.{rule.__name__}'"
+            )
+        rule = f"{rule.__module__}.{rule.__qualname__}"
+    if isinstance(rule, str) and "." in rule:
+        return {"name": "custom", "path": rule, "key": rule, "label": rule}
+    return dict(rule) if isinstance(rule, dict) else {"name": rule}
+
+
+def _at_rate(entry: dict[str, Any], rate: float) -> dict[str, Any]:
+    """Return an entry whose learning rate is multiplied by ``rate``."""
+    changed = entry | {"lr_factor": rate * entry.get("lr_factor", 1.0)}
+    if "key" in entry:
+        # The names of an own optimizer do not follow from its settings.
+        name = f"{entry['key']}_f{rate:g}"
+        changed |= {"key": name, "label": name}
+    return changed
+
+
+@dataclass(frozen=True)
+class _Studies:
+    """Trains and measures in studies below ``results/``."""
+
+    tokens: int | str
+    name: str
+    cores: int
+
+    def rules(self, entries: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
+        """Return entries by their labels; ``ValueError`` in a sentence for one that is wrong."""
+        study = self.study(entries, seeds, "test", self.name)
+        optimizers = study.grid[0].optimizers
+        make_plan(study)
+        for optimizer in optimizers:
+            if optimizer.path is not None:
+                _try(optimizer)
+        return dict(zip((each.names()[1] for each in optimizers), entries, strict=True))
+
+    def study(
+        self, entries: Sequence[dict[str, Any]], seeds: Sequence[int], split: str, name: str
+    ) -> Study:
+        """Return a study with these optimizers."""
+        block = {"models": STUDY["models"], "tokens": [self.tokens], "optimizers": entries}
+        jobs = math.ceil(len(entries) * len(seeds) / self.cores)
+        values = STUDY | {
+            "study": name,
+            "grid": [block | {"seeds": list(seeds)}],
+            "evaluation": {
+                "test_loss": {"split": split},
+                "word_similarity": "synthetic",
+                "downstream": None,
+            },
+            # Each step is logged, so that a run which diverges says in which.
+            "execution": {
+                "log_every": 1,
+                "eval_every": None,
+                "train_cells_per_job": jobs,
+                "evaluation_cells_per_job": jobs,
+            },
+        }
+        return parse_study(values, "compare")
+
+    def run(
+        self,
+        rules: dict[str, Any],
+        grid: Sequence[tuple[str, float]],
+        seeds: Sequence[int],
+        split: str,
+    ) -> DataFrame:
+        """Run rules at rates, and return the runs with their metrics, NaN where one diverged."""
+        entries = [_at_rate(rules[label], rate) for label, rate in grid]
+        name = self.name if split == "test" else f"{self.name}_rates"
+        study = self.study(entries, seeds, split, name)
+        file = RESULTS / name / "study.yaml"
+        write_text(file, yaml.safe_dump(study.model_dump(mode="json", exclude_unset=True)))
+        plan = make_plan(study)
+        self._start(file, plan)
+        places = [(label, rate, seed) for label, rate in grid for seed in seeds]
+        runs = DataFrame(places, columns=["optimizer", "rate", "seed"], index=list(plan.cells))
+        ended = runs_of(plan).set_index("cell")
+        runs["diverged"] = ended["step"].where(ended["status"] == "diverged")
+        results = collect(plan)
+        wanted = results[results["metric"].isin([*COLUMNS]) & results["task"].isin(TASKS)]
+        metrics = wanted.set_index(["cell", "metric"])["value"].unstack()  # noqa: PD010
+        return runs.join(metrics.reindex(columns=[*COLUMNS])).reset_index(names="cell")
+
+    def _start(self, file: Path, plan: Plan) -> None:
+        """Let Snakemake run a study, and show how many runs are trained."""
+        shown = [""]
+
+        def watch() -> None:
+            n_trained = sum(run_of(cell).record.is_file() for cell in plan.cells)
+            line = f"{plan.study.study}: {n_trained} of {len(plan.cells)} runs trained"
+            if line != shown[-1]:
+                print(f"\r{line}", end="", file=sys.stderr, flush=True)
+                shown.append(line)
+
+        with TemporaryFile("w+") as log:
+            status = start(file, Path(), self.cores, log, "evaluate", watch)
+            print(file=sys.stderr)
+            log.seek(0)
+            if status:
+                raise ValueError("\n".join([f"{file}:", *log.read().splitlines()[-LINES:]]))
+
+    def described(self, seeds: Sequence[int]) -> str:
+        """Return what the numbers are of."""
+        return (
+            f"Loss in nat a token of test text: mean ± sd over seeds {', '.join(map(str, seeds))},"
+            f" {STUDY['models'][0]} on a generated language, {self.tokens} tokens a run. Rates are"
+            f" chosen on validation text, seed {CHOOSING_SEED}. Files: {RESULTS / self.name}"
+        )
+
+
+def try_one() -> None:
+    """Try the optimizer whose settings are the argument of this process; exit with what is wrong.
+
+    A process of its own imports the class as jobs do: a notebook has that of an earlier call.
+    """
+    from coupled_adam_bench.study.training import Training
+    from coupled_adam_bench.training.trial import try_optimizer
+
+    sys.path.append(str(Path.cwd()))
+    try:
+        try_optimizer(Optimizer.model_validate_json(sys.argv[1]), Training(**STUDY["training"]))
+    except ValueError as error:
+        sys.exit(str(error))
+
+
+def _try(optimizer: Optimizer) -> None:
+    """Let an own optimizer train a few steps; ``ValueError`` if it is none that trains."""
+    code = f"from {__name__} import try_one; try_one()"
+    command = [sys.executable, "-c", code, optimizer.model_dump_json(exclude_unset=True)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(done.stderr.strip())
+
+
+def _choose(
+    trainer: _Studies, rules: dict[str, Any], rates: list[float]
+) -> tuple[dict[str, float], set[str], DataFrame]:
+    """Return the best rate of each rule, the rules whose best is at an edge, and the runs.
+
+    A rule that is best at its smallest or largest rate is tried at one beyond it, too.
+    """
+    if len(rates) == 1:
+        return dict.fromkeys(rules, rates[0]), set(), DataFrame()
+    rates_of = {label: list(rates) for label in rules}
+    for _ in range(WIDER + 1):
+        grid = [(label, rate) for label in rules for rate in rates_of[label]]
+        tried = trainer.run(rules, grid, [CHOOSING_SEED], "val")
+        finished = tried.dropna(subset=LOSS)
+        best = finished.loc[finished.groupby("optimizer", sort=False)[LOSS].idxmin()]
+        chosen = dict(zip(best["optimizer"], best["rate"], strict=True))
+        at_edge = set()
+        for label, rate in chosen.items():
+            own = rates_of[label]
+            if rate in (own[0], own[-1]):
+                at_edge.add(label)
+                beyond = own[0] ** 2 / own[1] if rate == own[0] else own[-1] ** 2 / own[-2]
+                rates_of[label] = sorted([*own, beyond])
+        if not at_edge:
+            break
+    return chosen, at_edge, tried
+
+
+def _table(runs: DataFrame, labels: Sequence[str], at_edge: set[str]) -> list[str]:
+    """Return the table: means over seeds with standard deviations."""
+    rows = [["optimizer", "rate", *COLUMNS.values()]]
+    for label in labels:
+        of_rule = runs[runs["optimizer"] == label]
+        if of_rule.empty:
+            rows.append([label, "diverged", *("-" for _ in COLUMNS)])
+            continue
+        rate = f"x {of_rule['rate'].iloc[0]:g}{', at the edge' if label in at_edge else ''}"
+        values = of_rule[[*COLUMNS]]
+        means, sds = values.mean(skipna=False), values.std(skipna=False)
+        numbers = [f"{mean:.3f} ± {sd:.3f}" for mean, sd in zip(means, sds, strict=True)]
+        rows.append(
+            [
+                label,
+                rate,
+                *(each.replace("nan ± nan", "-").removesuffix(" ± nan") for each in numbers),
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _divergences(runs: DataFrame) -> list[str]:
+    """Return a sentence for each optimizer of which runs have diverged."""
+    said = []
+    for label, of_rule in runs.groupby("optimizer", sort=False):
+        places = [
+            f"in step {run['diverged']:.0f} (rate x {run['rate']:g}, seed {run['seed']})"
+            for run in of_rule.dropna(subset="diverged").to_dict("records")
+        ]
+        if places:
+            said.append(f"{label} diverged {', '.join(places)}; it had {len(of_rule)} runs.")
+    return said
+
+
+def _losses(runs: DataFrame) -> dict[str, Series]:
+    """Return the losses by seed of each optimizer that has trained with every seed."""
+    by_rule = runs.set_index("seed").groupby("optimizer", sort=False)[LOSS]
+    return {str(label): losses for label, losses in by_rule if losses.notna().all()}
+
+
+def _tests(losses: dict[str, Series], reference: str) -> DataFrame:
+    """Return the paired test of each optimizer against one, with Holm's p over these."""
+    rivals = [label for label in losses if label != reference and reference in losses]
+    rows = [test_pair(losses[label], losses[reference], higher=False) for label in rivals]
+    columns = ["difference", "low", "high", "p_paired", "reason"]
+    tests = DataFrame(rows, index=rivals, columns=columns)
+    return tests.assign(p_holm=holm(tests["p_paired"].astype(float)))
+
+
+def _winner(losses: dict[str, Series], first: str, at_edge: set[str]) -> str | None:
+    """Return the optimizer of the lowest loss if it is told apart from each other one."""
+    if at_edge or first not in losses or len(losses) == 1:
+        return None
+    lowest = min(losses, key=lambda label: float(losses[label].mean()))
+    found = [*_tests(losses, lowest)["p_holm"], *_tests(losses, first)["p_holm"].filter([lowest])]
+    return lowest if all(p < ALPHA for p in found) else None
+
+
+def _ending(winner: str | None, losses: dict[str, Series], first: str, at_edge: set[str]) -> str:
+    """Return the last word: who wins, or why nobody does."""
+    if first not in losses or len(losses) == 1:
+        return f"Nothing is compared: only {' and '.join(losses) or 'none'} has trained."
+    if at_edge:
+        edges = " and ".join(sorted(at_edge))
+        return f"{edges}: a better rate may lie beyond the edge, so no winner is named."
+    return f"The winner is {winner}." if winner else "There is no winner."
+
+
+def _of_test(label: str, test: Series, first: str) -> str:
+    """Return in words how the loss of an optimizer differs from that of the first."""
+    if test["difference"] == 0:
+        return f"{label} has the same loss as {first}."
+    is_lower = test["difference"] < 0
+    amount = f"{abs(test['difference']):.2g} nat a token {'lower' if is_lower else 'higher'}"
+    if math.isnan(test["p_holm"]):
+        return f"{label} is not tested against {first}: its loss is {amount}; {test['reason']}."
+    basis = f"95 % interval {test['low']:+.2g} to {test['high']:+.2g}"
+    basis += f", p {test['p_holm']:.2g} after Holm"
+    word = "better" if is_lower else "worse"
+    how = f"{word} than" if test["p_holm"] < ALPHA else "not told apart from"
+    return f"{label} is {how} {first}: its loss is {amount} ({basis})."

@@ -1,0 +1,118 @@
+"""Whether a finished study holds: its files as they were made, and cells of it made again."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import chdir
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from pandas import DataFrame
+
+from coupled_adam_bench.results.collect import collect
+from coupled_adam_bench.results.values import read_results
+from coupled_adam_bench.store.runs import data_dir, run_of
+from coupled_adam_bench.study.data import Paths
+from coupled_adam_bench.study.plan import Cell, Plan, read_plan
+from coupled_adam_bench.tools.start import environment
+
+OFF, NOT_CHECKED = 1, 3
+NUMBER = ["cell", "task", "metric"]
+SHOWN = 5
+
+
+def verify(file: Path, ids: Sequence[str], folder: Path, tolerance: float = 0.0) -> int:
+    """Check a study by its ``plan.json``, say what was found, and return the exit status.
+
+    First the files of its runs are held against their digests, and ``results.csv`` against what was
+    measured. Then cells (by default the one with the least work) are trained and measured again in
+    ``folder``. A number may be off by ``tolerance``, relative to it where it is above 1; 0 asks for
+    the same bits, which the same kind of processor gives.
+
+    Returns:
+        0 if all is as it was, 1 if something is off, 3 if nothing is but cells were not checked.
+    """
+    plan = read_plan(file)
+    results = read_results(str(file.with_name("results.csv")))
+    least = min(plan.cells.values(), key=lambda cell: cell.n_params * cell.n_tokens)
+    cells = plan.find(ids or [least.id])
+    is_good = _is_as_made(plan) & _is_near(f"{file.parent}", plan, _made(plan), results, 0.0)
+    if failed := _make_again(plan, cells, folder):
+        print(f"not checked: {failed}")
+        return NOT_CHECKED if is_good else OFF
+    with chdir(folder):
+        for cell in cells:
+            is_good &= _is_near(f"{cell.id} again", plan, [cell], results, tolerance)
+    return 0 if is_good else OFF
+
+
+def _made(plan: Plan) -> list[Cell]:
+    """Return the cells whose runs are here."""
+    return [cell for cell in plan.cells.values() if run_of(cell.id).record.is_file()]
+
+
+def _is_as_made(plan: Plan) -> bool:
+    """Say which files of runs are not those that their records name, and tell if all are."""
+    is_good = True
+    for cell in _made(plan):
+        try:
+            run_of(cell.id).check()
+        except (ValueError, OSError) as error:
+            print(f"OFF: {error}")
+            is_good = False
+    return is_good
+
+
+def _is_near(
+    what: str, plan: Plan, cells: Sequence[Cell], results: DataFrame, tolerance: float
+) -> bool:
+    """Say how far the numbers of cells here are from ``results.csv``, and tell if that is near."""
+    ids = [cell.id for cell in cells]
+    then, now = (each[each["cell"].isin(ids)] for each in (results, collect(plan, partial=True)))
+    far = apart(then, now)
+    farthest = float(max([0.0, *far["apart"]]))
+    is_near = farthest <= tolerance
+    word = "the same bits" if farthest == 0 else f"{'near' if is_near else 'OFF'}, the farthest:"
+    print(f"{what}: {len(far)} numbers, {word}")
+    if farthest:
+        print(far[far["apart"] > 0].head(SHOWN).to_string(index=False))
+    return is_near
+
+
+def apart(then: DataFrame, now: DataFrame) -> DataFrame:
+    """Return all numbers of two frames, the farthest apart first, with then, now and distance.
+
+    The distance is relative where numbers are above 1, and infinite where one is missing.
+    """
+    columns = [*NUMBER, "value"]
+    both = then[columns].merge(now[columns], "outer", NUMBER, suffixes=("_then", "_now"))
+    one, other = both["value_then"], both["value_now"]
+    size = np.maximum(1.0, np.maximum(one.abs(), other.abs()))
+    both["apart"] = ((one - other).abs() / size).fillna(np.inf)
+    both.loc[one.isna() & other.isna(), "apart"] = 0.0
+    return both.sort_values("apart", ascending=False)
+
+
+def _make_again(plan: Plan, cells: Sequence[Cell], folder: Path) -> str:
+    """Train and measure cells in ``folder``; return in words what has failed."""
+    data = folder / data_dir(plan.data_id)
+    data.parent.mkdir(parents=True, exist_ok=True)
+    if data_dir(plan.data_id).exists() and not data.exists():
+        data.symlink_to(data_dir(plan.data_id).absolute())
+    # The commands work in that folder, and the study's paths are as seen from here.
+    named = plan.study.paths.model_dump(exclude_none=True)
+    text = [str(Path(each).absolute()) for each in named.pop("text")]
+    paths = {name: str(Path(path).absolute()) for name, path in named.items()} | {"text": text}
+    study = plan.study.model_copy(update={"paths": Paths.model_validate(paths)})
+    replace(plan, study=study).write(folder / "plan.json")
+    variables = environment() | {"OMP_NUM_THREADS": str(study.execution.train_threads)}
+    chosen = ["--cells", *(cell.id for cell in cells)]
+    for stage, more in (("prepare", []), ("train", chosen), ("evaluate", chosen)):
+        command = [sys.executable, "-m", "coupled_adam_bench", stage, "--plan", "plan.json", *more]
+        done = subprocess.run(
+            command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True, check=False
+        )
+        if done.returncode:
+            return f"{stage} has failed in {folder}: {done.stderr.strip()[-500:]}"
+    return ""

@@ -1,0 +1,84 @@
+"""A finished study is trained and measured again, and what is off is found."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pandas import DataFrame
+from safetensors.numpy import load_file, save_file
+
+from coupled_adam_bench.evaluation.stage import evaluate
+from coupled_adam_bench.results.collect import collect
+from coupled_adam_bench.store.runs import WEIGHTS, run_of
+from coupled_adam_bench.study.plan import Plan, read_plan
+from coupled_adam_bench.tools.verify import NOT_CHECKED, OFF, apart, verify
+
+FILE = Path("results/tiny/plan.json")
+
+
+@pytest.fixture
+def plan(copy: Path) -> Plan:
+    assert copy.is_dir()
+    return read_plan(FILE)
+
+
+def plant(cell_id: str) -> None:
+    """Change one weight of a trained cell by a thousandth."""
+    weights = load_file(run_of(cell_id).folder / WEIGHTS)
+    first = next(iter(weights))
+    weights[first].flat[0] += 1e-3
+    save_file(weights, run_of(cell_id).folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def change_results(change: Callable[[str], str]) -> None:
+    file = FILE.with_name("results.csv")
+    file.write_text(change(file.read_text()))
+
+
+def test_what_is_off_is_found(plan: Plan, tmp_path: Path) -> None:
+    first, *_, last = plan.cells
+    again = tmp_path / "again"
+    assert verify(FILE, [first], again) == 0
+    assert load_file(again / run_of(first).folder / WEIGHTS)
+
+    # A number of another cell, edited.
+    loss = collect(plan).query(f"cell == '{last}' and task == 'test' and metric == 'loss'")["value"]
+    change_results(lambda text: text.replace(repr(loss.item()), repr(loss.item() - 1e-3)))
+    assert verify(FILE, [first], again) == OFF
+    change_results(lambda text: text.replace(repr(loss.item() - 1e-3), repr(loss.item())))
+    assert verify(FILE, [first], again) == 0
+
+    # A wrong weight, which the digest of the record tells.
+    plant(first)
+    assert verify(FILE, [first], again) == OFF
+
+    # The same where the record is of the wrong weights, and so are all numbers.
+    record = run_of(first).read()
+    run_of(first).write({name: value for name, value in record.items() if name != "sha256"})
+    evaluate(plan, plan.find([first]))
+    collect(plan).to_csv(FILE.with_name("results.csv"), index=False)
+    assert verify(FILE, [first], again) == OFF
+    assert verify(FILE, [first], again, tolerance=1.0) == 0
+
+
+def test_what_cannot_be_made_again_is_not_checked(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "again/results").mkdir(parents=True)
+    (tmp_path / "again/results/runs").write_text("no folder")
+    assert verify(FILE, [], tmp_path / "again") == NOT_CHECKED
+    with pytest.raises(ValueError, match="nobody"):
+        verify(FILE, ["nobody"], tmp_path / "again")
+
+
+def test_distance_is_relative_above_one_and_a_missing_number_is_far() -> None:
+    def frame(**values: float) -> DataFrame:
+        rows = [
+            {"cell": "c", "task": "t", "metric": name, "value": values[name]} for name in values
+        ]
+        return DataFrame(rows)
+
+    then = frame(small=0.5, large=-200.0, same=3.0, nan=np.nan, gone=1.0, lost=1.0)
+    now = frame(small=0.25, large=-100.0, same=3.0, nan=np.nan, new=1.0, lost=np.nan)
+    found = apart(then, now).set_index("metric")["apart"].to_dict()
+    missing = {"gone": np.inf, "new": np.inf, "lost": np.inf}
+    assert found == {"small": 0.25, "large": 0.5, "same": 0.0, "nan": 0.0, **missing}
