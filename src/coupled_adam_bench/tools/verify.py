@@ -88,7 +88,7 @@ def apart(then: DataFrame, now: DataFrame) -> DataFrame:
     columns = [*NUMBER, "value"]
     both = then[columns].merge(now[columns], "outer", NUMBER, suffixes=("_then", "_now"))
     one, other = both["value_then"], both["value_now"]
-    size = np.maximum(1.0, np.maximum(one.abs(), other.abs()))
+    size = both[["value_then", "value_now"]].abs().max(axis=1).clip(lower=1.0)
     both["apart"] = ((one - other).abs() / size).fillna(np.inf)
     both.loc[one.isna() & other.isna(), "apart"] = 0.0
     return both.sort_values("apart", ascending=False)
@@ -108,7 +108,9 @@ def _make_again(plan: Plan, cells: Sequence[Cell], folder: Path) -> str:
     replace(plan, study=study).write(folder / "plan.json")
     variables = environment() | {"OMP_NUM_THREADS": str(study.execution.train_threads)}
     chosen = ["--cells", *(cell.id for cell in cells)]
-    for stage, more in (("prepare", []), ("train", chosen), ("evaluate", chosen)):
+    stages = ["train", "evaluate"] if data.exists() else ["prepare", "train", "evaluate"]
+    for stage in stages:
+        more = [] if stage == "prepare" else chosen
         command = [sys.executable, "-m", "coupled_adam_bench", stage, "--plan", "plan.json", *more]
         done = subprocess.run(
             command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True, check=False
