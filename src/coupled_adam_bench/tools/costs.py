@@ -60,17 +60,25 @@ def most_sequences(cell: Cell, study: Study) -> int:
 def describe_plan(plan: Plan) -> str:
     """Return what a plan runs, what it takes and what comes next; the text is not read."""
     study, cells = plan.study, list(plan.cells.values())
-    lines = [(study.folder_name, study.title)]
     models = Counter(cell.size_label for cell in cells)
     counted = ", ".join(f"{n} of {model}" for model, n in models.items())
-    lines.append(("cells", f"{len(cells)} on {study.data.name}: {counted}"))
-    for block in study.grid:
-        said = f"{len(plan.cells_of(block))} cells, {len(block.optimizers)} optimizers"
-        lines.append((f"  {block.table}", f"{said}, seeds {', '.join(map(str, block.seeds))}"))
-    lines.append(("tokens", f"{sum(cell.n_tokens for cell in cells):,}"))
-    lines += _time_and_money(cells, study)
-    lines.append(("disk", _disk(cells, study)))
-    lines.append(("next", "snakemake rehearse (all in miniature), then fetch, then all"))
+    blocks = [
+        (
+            f"  {block.table}",
+            f"{len(plan.cells_of(block))} cells, {len(block.optimizers)} optimizers,"
+            f" seeds {', '.join(map(str, block.seeds))}",
+        )
+        for block in study.grid
+    ]
+    lines = [
+        (study.folder_name, study.title),
+        ("cells", f"{len(cells)} on {study.data.name}: {counted}"),
+        *blocks,
+        ("tokens", f"{sum(cell.n_tokens for cell in cells):,}"),
+        *_time_and_money(cells, study),
+        ("disk", _disk(cells, study)),
+        ("next", "snakemake rehearse (all in miniature), then fetch, then all"),
+    ]
     return "\n".join(f"{name:<13} {said}".rstrip() for name, said in lines)
 
 
@@ -105,8 +113,9 @@ def _memory(cells: list[Cell], study: Study) -> str:
 
 
 def _disk(cells: list[Cell], study: Study) -> str:
-    of_token, n_tokens = 2 if study.data.vocab_size <= 2**16 else 4, study.data.max_tokens
-    bins = f"{of_token} bytes a token" if n_tokens is None else _size(of_token * n_tokens)
+    of_token = 2 if study.data.vocab_size <= 2**16 else 4
+    n_tokens = study.data.max_tokens
+    bins = _size(of_token * n_tokens) if n_tokens else f"{of_token} bytes a token"
     n_params = sum(cell.n_params for cell in cells)
     checkpoints = _size(CHECKPOINTS * 12 * n_params)
     return f"token bins {bins}, checkpoints {checkpoints}, models {_size(4 * n_params)}"
@@ -118,7 +127,7 @@ def _three(value: float) -> str:
 
 
 def _size(n_bytes: float) -> str:
-    return f"{_three(n_bytes / 1e9)} GB" if n_bytes >= 1e9 else f"{_three(n_bytes / 1e6)} MB"
+    return f"{_three(n_bytes / 1e9)} GB"
 
 
 def _time(n_hours: float) -> str:
