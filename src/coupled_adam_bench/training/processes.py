@@ -96,11 +96,7 @@ def _process(rank: int, work: Work, devices: tuple[str, ...], meeting: Path) -> 
     """Do the work of one process of several; torch ends it by SIGINT if its parent is killed."""
     device, size = torch.device(devices[rank]), len(devices)
     with stop_requests() as stop:
-        backend = "gloo"
-        if device.type == "cuda":
-            backend = "cpu:gloo,cuda:nccl"
-            torch.cuda.set_device(device)
-            torch.cuda.init()  # type: ignore[no-untyped-call]
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         store = dist.FileStore(str(meeting), size)  # type: ignore[attr-defined]
         dist.init_process_group(backend, timeout=_STALL, store=store, rank=rank, world_size=size)
         status = work(Group(device, rank, size), stop)

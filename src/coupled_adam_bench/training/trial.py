@@ -40,21 +40,21 @@ def try_optimizer(
         said = " ".join(str(error).split())
         raise ValueError(f"path: {path} fails ({type(error).__name__}: {said})") from error
 
-    if not torch.cat(ended).isfinite().all():
+    if not ended.isfinite().all():
         raise ValueError(f"path: {path} makes weights that are not finite in {STEPS} steps")
-    if _any_equal(ended, trial.start):
+    if torch.equal(ended, torch.cat(trial.start)):
         raise ValueError(f"path: {path} leaves weights as they are in {STEPS} steps")
-    if _any_equal(ended, steady):
+    if torch.equal(ended, steady):
         raise ValueError(
             f"path: {path} does the same steps at another learning rate, so that warmup and decay"
             ' would have no effect: let step() read group["lr"] each time'
         )
-    if not torch.equal(torch.cat(ended), torch.cat(gone_on)):
+    if not torch.equal(ended, gone_on):
         raise ValueError(
             f"path: {path}, saved and loaded, does not go on with the same bits: it keeps more than"
             " its state_dict() says, or draws random numbers"
         )
-    moved = torch.cat(ended) - torch.cat(trial.start)
+    moved = ended - torch.cat(trial.start)
     return {
         "optimizer": optimizer.names()[0],
         "path": path,
@@ -62,10 +62,6 @@ def try_optimizer(
         "learning_rate": optimizer.lr_factor * learning_rate,
         "rms_change": moved.square().mean().sqrt().item(),
     }
-
-
-def _any_equal(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return any(torch.equal(*pair) for pair in zip(one, other, strict=True))
 
 
 class _Trial:
@@ -78,8 +74,8 @@ class _Trial:
             [torch.randn(shape, generator=generator) for shape in _SHAPES] for _ in range(STEPS + 1)
         )
 
-    def train(self, rates: Sequence[float], stops: bool = False) -> list[Tensor]:
-        """Return the matrices after all steps; ``stops``: saved halfway, and loaded anew."""
+    def train(self, rates: Sequence[float], stops: bool = False) -> Tensor:
+        """Return all rows after all steps; ``stops``: saved halfway, and loaded anew."""
         weights, optimizers = self._begin(self.start)
         for index, rate in enumerate(rates):
             if stops and index == _HALF:
@@ -93,7 +89,7 @@ class _Trial:
             for weight, grad in zip(weights, self._grads[index], strict=True):
                 weight.grad = grad.clone()
             optimizers.step()
-        return [weight.detach() for weight in weights]
+        return torch.cat([weight.detach() for weight in weights])
 
     def _begin(self, values: Sequence[Tensor]) -> tuple[list[nn.Parameter], Optimizers]:
         weights = [nn.Parameter(value.detach().clone()) for value in values]
