@@ -11,6 +11,8 @@ import yaml
 from filelock import FileLock
 from tiny import REPOSITORY, tiny_study
 
+collect_ignore = ["gpu", "speed"]  # run by their own names: they want a device, a quiet machine
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
