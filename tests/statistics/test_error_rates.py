@@ -10,7 +10,7 @@ import pytest
 from coupled_adam_bench.statistics import tests as statistics
 from coupled_adam_bench.study.catalogue.tables import TABLES
 
-N_TABLES = 100
+N_TABLES = 80
 METRICS = ("loss", "acc", "isotropy", "kappa")
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 

@@ -54,17 +54,15 @@ def _missing(values: DataFrame, runs: DataFrame) -> Iterator[str]:
     if not cells.any():
         return
     reasons = []
-    for run in values[lacks].drop_duplicates("cell").merge(runs, on="cell").itertuples():
-        name = f"{run.label}, seed {run.seed}, at D = {run.D}, N = {run.N}"
-        why = str(run.status)
-        if run.status == "diverged":
-            why = f"diverged at step {run.step}"
-        elif run.status == "completed":
-            metrics = values[lacks & (values["cell"] == run.cell)]["metric"].unique()
-            symbols = ", ".join(METRICS[metric].plain for metric in metrics)
+    lacking = values[lacks].merge(runs, on="cell")
+    for key, found in lacking.groupby(["label", "D", "N", "status"], sort=False):
+        label, tokens, size, why = map(str, key)
+        seeds = ", ".join(map(str, found["seed"].unique()))
+        if why == "completed":
+            symbols = ", ".join(METRICS[metric].plain for metric in found["metric"].unique())
             why = f"{symbols} not measured or undefined"
-        reasons.append(f"{name}: {why}")
-    more = f"; and {len(reasons) - 4} more runs" if len(reasons) > 4 else ""
+        reasons.append(f"{label} at D = {tokens}, N = {size}, seed {seeds}: {why}")
+    more = f"; and {len(reasons) - 4} more" if len(reasons) > 4 else ""
     yield (
         f"Missing (-): {cells.sum()} of {len(cells)} values. {'; '.join(reasons[:4])}{more}."
         " Where an optimizer lacks only some of its seeds, nothing in that column of its block is"

@@ -1,0 +1,211 @@
+"""The report of the finished study: its files, its page, and what its figures draw."""
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from tiny import REPOSITORY, changed
+
+from coupled_adam_bench.evaluation.stage import measurements
+from coupled_adam_bench.report import figures
+from coupled_adam_bench.report.study import report
+from coupled_adam_bench.results.collect import collect
+from coupled_adam_bench.results.values import values_of
+from coupled_adam_bench.store.files import sha256_file
+from coupled_adam_bench.store.runs import run_of
+from coupled_adam_bench.study.catalogue.bands import BANDS
+from coupled_adam_bench.study.plan import Plan, make_plan, read_plan
+from coupled_adam_bench.study.study import parse_study
+
+FOLDER = Path("results/tiny")
+TEMPLATES = REPOSITORY / "templates"
+
+
+class Page(HTMLParser):
+    """Reads a page and refuses tags that are not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, Any]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words += data.split()
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside(finished: Path) -> None:
+    page = Page((FOLDER / "report/index.html").read_text())
+    pictures = [attrs["src"] for tag, attrs in page.found if tag == "img"]
+    drawn = sorted(path.stem for path in (FOLDER / "figures").glob("*.svg"))
+    assert drawn == sorted(path.stem for path in (FOLDER / "figures").glob("*.pdf"))
+    files = {(FOLDER / "figures" / f"{name}.svg").read_bytes() for name in drawn}
+    assert {base64.b64decode(source.split(",")[1]) for source in pictures} == files
+    links = [attrs["href"] for tag, attrs in page.found if tag == "a"]
+    assert all((FOLDER / "report" / link).is_file() for link in links)
+    tags = [tag for tag, _ in page.found]
+    assert not {"script", "link", "iframe"} & {*tags}
+    tables = [attrs["id"] for tag, attrs in page.found if tag == "table" and "id" in attrs]
+    assert tables == ["table1", "table2", "table7"]
+    order = [name for name in tags if name in ("table", "img", "details")]
+    assert order[:2] == ["table", "table"]
+    assert order.index("img") < order.index("details")
+    assert order[: order.index("details")].count("img") == 3
+    assert len(page.words) < 4000
+    assert (
+        len([path for path in FOLDER.rglob("*") if path.is_file() and path.parent.name != "logs"])
+        <= 40
+    )
+
+
+def test_a_second_report_has_the_same_bytes(copy: Path) -> None:
+    plan = read_plan(FOLDER / "plan.json")
+    made = [path for path in FOLDER.rglob("*") if path.suffix not in (".log", ".done")]
+    before = {path: sha256_file(path) for path in made if path.is_file()}
+    shutil.rmtree(FOLDER / "figures")
+    report(plan, TEMPLATES)
+    assert {path: sha256_file(path) for path in before} == before
+    # What is measured so far is a report, too; nothing is written where a whole one is asked for.
+    first, second = list(plan.cells)[:2]
+    measurements(plan.study)["downstream"].path(first).unlink()
+    run_of(second).record.unlink()
+    with pytest.raises((ValueError, OSError)):
+        report(plan, TEMPLATES)
+    assert {path: sha256_file(path) for path in before} == before
+    report(plan, TEMPLATES, partial=True)
+    notes = (FOLDER / "tables/table1.md").read_text()
+    assert "seed 1: Acc not measured" in notes
+    assert "seed 2: not trained" in notes
+    made_of = json.loads((FOLDER / "manifest.json").read_text())
+    assert [cell["status"] for cell in made_of["cells"]][:2] == ["completed", "not trained"]
+    assert parse_study(made_of["study"]) == plan.study
+
+
+def test_print_takes_few_pages(finished: Path, tmp_path: Path) -> None:
+    if shutil.which("chromium") is None:
+        assert os.environ.get("CAB_REQUIRE_TOOLS") != "1"
+        pytest.skip("chromium is not installed")
+    out = tmp_path / "page.pdf"
+    page = (finished / FOLDER / "report/index.html").as_uri()
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--print-to-pdf={out}", page]
+    subprocess.run(["chromium", *options], capture_output=True, check=True, timeout=120)
+    assert len(re.findall(rb"/Type\s*/Page\b", out.read_bytes())) <= 5
+
+
+def numbers_of(plan: Plan) -> figures.Numbers:
+    results = collect(plan)
+    values = values_of(plan, results)
+    return figures.Numbers(plan, results, values.drop_duplicates(["cell", "metric"]))
+
+
+def lines_of(ax: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the points of each labelled line or row of bars."""
+    bars = {bar.get_label(): bar.lines[0].get_data() for bar in ax.containers}
+    lines = {line.get_label(): line.get_data() for line in ax.lines}
+    return {name: points for name, points in (bars | lines).items() if not name.startswith("_")}
+
+
+def test_figures_draw_the_means_over_seeds(finished: Path) -> None:
+    plan = read_plan(FOLDER / "plan.json")
+    numbers = numbers_of(plan)
+    # The place that has most seeds is not the largest one, which has a single seed.
+    assert set(numbers.most_seeds()["n_tokens"]) == {30 * 256}
+    loss, ratio = figures._training(numbers).axes
+    at_end = {}
+    for cell in numbers.most_seeds().itertuples():
+        at_end.setdefault(cell.label, []).append(
+            [row.get("loss") for row in run_of(cell.cell).rows()]
+        )
+    drawn = lines_of(loss)
+    # What diverges before it is logged has no line.
+    assert set(drawn) == {"Adam", "Coupled Adam", "SGD, f = 100"}
+    for label in ("Adam", "Coupled Adam", "SGD, f = 100"):
+        assert drawn[label][0][-1] == 30
+        assert drawn[label][1][-1] == pytest.approx(
+            np.mean([losses[-1] for losses in at_end[label]])
+        )
+    assert lines_of(ratio)["Coupled Adam"][1][-1] < lines_of(ratio)["Adam"][1][-1]
+
+    isotropy, _ = figures._embeddings(numbers).axes
+    values = numbers.of("isotropy")
+    for label, (x, y) in lines_of(isotropy).items():
+        means = values[values["label"] == label].groupby("n_tokens")["value"].mean()
+        assert [*x] == [*means.index]
+        assert [*y] == pytest.approx([*means], nan_ok=True)
+
+    bands, apart = figures._by_frequency(numbers).axes
+    results = numbers.results.set_index(["cell", "metric"])["value"]
+    cells = numbers.most_seeds().set_index(["label", "seed"])["cell"]
+    for place, band in enumerate(BANDS):
+        losses = {
+            label: np.array([results[cells[label, seed], band.metric] for seed in (1, 2, 3)])
+            for label in ("Adam", "Coupled Adam")
+        }
+        assert lines_of(bands)["Adam"][1][place] == pytest.approx(losses["Adam"].mean())
+        difference = (losses["Coupled Adam"] - losses["Adam"]).mean()
+        assert lines_of(apart)["Coupled Adam"][1][place] == pytest.approx(difference)
+
+    slope, r2 = figures._second_moment(numbers).axes
+    (longest,) = [
+        cell
+        for cell in plan.cells.values()
+        if cell.n_tokens == 40 * 256 and cell.optimizer.name == "adamw"
+    ]
+    rows = [row for row in run_of(longest.id).rows() if "second_moment_slope" in row]
+    for ax, name in ((slope, "second_moment_slope"), (r2, "second_moment_r2")):
+        (points,) = lines_of(ax).values()
+        assert [*points[0]] == [256 * row["step"] for row in rows]
+        assert [*points[1]] == pytest.approx([row[name] for row in rows])
+
+
+def test_a_study_has_the_figures_that_it_is_about(finished: Path, tmp_path: Path) -> None:
+    """Two sizes, scales and rates: numbers are made up, so no run has a history."""
+    study = json.loads((FOLDER / "plan.json").read_text())["study"]
+    small = study["models"][0]
+    study = changed(
+        study, "models", [small | {"label": "$5K"}, small | {"name": "large", "d_model": 32}]
+    )
+    optimizers = ["adamw", *({"name": "coupled_adam", "scale_exponent": n} for n in (-1, 0, 2))]
+    optimizers += [{"name": "sgd", "lr_factor": factor} for factor in (1, 10, 100)]
+    block = {
+        "table": "table7",
+        "models": ["small", "large"],
+        "tokens": [2560, 5120],
+        "optimizers": optimizers,
+    }
+    plan = make_plan(parse_study(changed(study, "grid", [block])))
+    rows = [
+        (cell.id, task, metric, float(len(cell.optimizer.names()[0]) + cell.seed))
+        for cell in plan.cells.values()
+        for task, metric in (("test", "loss"), ("embeddings", "isotropy"))
+    ]
+    results = pd.DataFrame(rows, columns=["cell", "task", "metric", "value"])
+    drawn = {
+        each.name: each for each in figures.draw_figures(plan, results, values_of(plan, results))
+    }
+    names = ["training", "loss_accuracy", "embeddings", "plane", "scale", "rates"]
+    assert [*drawn] == names
+    for each in drawn.values():
+        ElementTree.fromstring(each.files["svg"])
+        assert each.files["pdf"].startswith(b"%PDF")
