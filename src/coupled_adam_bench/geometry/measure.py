@@ -94,7 +94,8 @@ def read_model(name: str, tensor: str | None = None) -> Model:
         return Model({"embeddings": matrix_VD.astype(np.float64)})
     if name.startswith((".", "/", "~")) or name.count("/") > 1:  # no name that a hub can have
         raise ValueError(f"{name}: no such folder")
-    return read_hub(name)
+    with of(f"{name}, which is no folder here"):
+        return read_hub(name)
 
 
 def counts_of(files: Sequence[Path], tokenizer: Tokenizer, n_rows: int) -> Counts:

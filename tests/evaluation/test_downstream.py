@@ -1,0 +1,268 @@
+"""Tasks against lm-eval's own model of transformers, and what is shown or refused before training."""
+
+import csv
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import yaml
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from coupled_adam_bench.data.tokenizers import EOT, load_tokenizer, save_tokenizer
+from coupled_adam_bench.evaluation.downstream import (
+    Model,
+    accuracies,
+    check_items,
+    load_tasks,
+    try_tasks,
+)
+from coupled_adam_bench.evaluation.identity import OLDER_TASKS
+from coupled_adam_bench.evaluation.scoring import Scorer
+from coupled_adam_bench.models.build import build_model
+from coupled_adam_bench.models.export import load_model, save_model
+from coupled_adam_bench.study.model import Model as ModelSettings
+from coupled_adam_bench.study.plan import read_plan
+
+WINDOW = 32
+WORDS = [f"w{number}" for number in range(61)]
+
+
+def text(rng: random.Random, low: int, high: int) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(rng.randint(low, high)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a tokenizer of words, in the form of transformers."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate([*WORDS, EOT])}))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens([EOT])
+    save_tokenizer(tokenizer, EOT, folder / "tokenizer")
+    settings = ModelSettings(name="small", n_layer=2, n_head=2, d_model=16, learning_rate=0.1)
+    model = build_model(settings, 64, WINDOW)
+    model.init_weights(0, 0.6)
+    save_model(model, model.state_dict(), folder / "model", folder / "tokenizer", len(WORDS))
+    return folder
+
+
+def ours(folder: Path, tasks: dict[str, Any], limit: int | None = None) -> dict[Any, Any]:
+    scorer = Scorer(load_model(folder / "model"), 5 * WINDOW)
+    model = Model(scorer, *load_tokenizer(folder / "tokenizer"), WINDOW)
+    return {(row["task"], row["metric"]): row["value"] for row in accuracies(tasks, model, limit)}
+
+
+TASK = {
+    "task": "own",
+    "dataset_path": "json",
+    "dataset_kwargs": {"data_files": {"test": "own.jsonl", "shots": "shots.jsonl"}},
+    "test_split": "test",
+    "output_type": "multiple_choice",
+    "doc_to_text": "{{q}}",
+    "doc_to_choice": "{{c}}",
+    "doc_to_target": "a",
+    "metric_list": [{"metric": name} | {"aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm")],
+}  # fmt: skip
+
+
+def write_task(folder: Path, rows: list[dict[str, Any]] | None = None, **changes: Any) -> None:
+    """Write a task with its items, whose contexts may be longer than the window."""
+    rng = random.Random(2)
+    if rows is None:
+        choices = [[text(rng, 1, 6) for _ in range(rng.randint(2, 5))] for _ in range(30)]
+        rows = [{"q": text(rng, 1, 40), "c": own, "a": rng.randrange(len(own))} for own in choices]
+    folder.mkdir(exist_ok=True)
+    for name, some in (("own", rows), ("shots", rows[-5:])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    (folder / "own.yaml").write_text(yaml.safe_dump(TASK | changes))
+
+
+def write_second_task(folder: Path) -> None:
+    """Write a task in CSV whose answers are texts, with an empty context among its items."""
+    rng = random.Random(3)
+    with (folder / "second.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["question", "yes", "no", "right"])
+        for number in range(30):
+            pair = [f"{text(rng, 1, 4)} w{end}" for end in (1, 2)]
+            rows.writerow([text(rng, 3, 9) if number else "", *pair, rng.choice(pair)])
+    second = TASK | {
+        "task": "second",
+        "dataset_path": "csv",
+        "dataset_kwargs": {"data_files": {"test": "second.csv"}},
+        "doc_to_text": "{{question if question else ''}}",
+        "doc_to_choice": "{{[yes, no]}}",
+        "doc_to_target": "{{right}}",
+    }
+    (folder / "second.yaml").write_text(yaml.safe_dump(second))
+
+
+@pytest.mark.filterwarnings("ignore")  # of lm-eval and transformers, which run here as they are
+@pytest.mark.parametrize("num_fewshot", [None, 2])
+def test_accuracies_are_lm_evals_own(folder: Path, tmp_path: Path, num_fewshot: int | None) -> None:
+    write_task(tmp_path, fewshot_split="shots")
+    write_second_task(tmp_path)
+    names = ["own", "second"] if num_fewshot is None else ["own"]
+    found = ours(folder, load_tasks(names, [tmp_path], None, num_fewshot))
+    # lm-eval itself takes paths from the folder of the process, so it is given whole ones.
+    for file in tmp_path.glob("*.yaml"):
+        task = yaml.safe_load(file.read_text())
+        task["dataset_kwargs"]["data_dir"] = str(tmp_path)
+        file.write_text(yaml.safe_dump(task))
+    theirs = simple_evaluate(
+        HFLM(pretrained=str(folder / "model"), dtype="float32", max_length=WINDOW, device="cpu"),
+        tasks=names,
+        num_fewshot=num_fewshot,
+        task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
+        bootstrap_iters=2,
+    )["results"]
+    for name in names:
+        for metric in ("acc", "acc_norm"):
+            assert found[name, metric] == theirs[name][f"{metric},none"]
+        assert found[name, "n_items"] == 30
+        assert (name, "n_items_of") not in found
+    mean = np.mean([theirs[name]["acc,none"] for name in names])
+    errors = [theirs[name]["acc_stderr,none"] for name in names]
+    assert found["average", "acc"] == pytest.approx(mean, rel=1e-12)
+    assert found["average", "acc_stderr"] == pytest.approx(
+        math.hypot(*errors) / len(names), rel=1e-12
+    )
+
+
+def test_cut_prompts_and_items_that_a_limit_leaves_are_counted(
+    folder: Path, tmp_path: Path
+) -> None:
+    write_task(tmp_path)
+    found = ours(folder, load_tasks(["own"], [tmp_path], None), limit=20)
+    rows = [json.loads(line) for line in (tmp_path / "own.jsonl").read_text().splitlines()][:20]
+    # A window of T inputs has T + 1 tokens with the last target.
+    lengths = [len(f"{row['q']} {choice}".split()) for row in rows for choice in row["c"]]
+    assert found["own", "n_cut"] == sum(length > WINDOW + 1 for length in lengths) > 0
+    assert found["own", "n_prompts"] == len(lengths)
+    assert (found["own", "n_items"], found["own", "n_items_of"]) == (20, 30)
+
+
+def test_a_mirror_stands_in_for_the_hub_and_nothing_is_cached(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    write_task(tmp_path / "files")
+    mirrored = tmp_path / "mirror/org/set/default"
+    mirrored.mkdir(parents=True)
+    (tmp_path / "files/own.jsonl").rename(mirrored / "validation.jsonl")
+    of_hub = {"dataset_path": "org/set", "test_split": None, "validation_split": "validation"}
+    write_task(tmp_path / "hub", **of_hub, training_split="train", dataset_kwargs=None)
+    (tmp_path / "hub/own.jsonl").unlink()
+    write_task(tmp_path / "files")
+    tasks = load_tasks(["own"], [tmp_path / "hub"], tmp_path / "mirror")
+    assert ours(folder, tasks) == ours(folder, load_tasks(["own"], [tmp_path / "files"], None))
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"a": 2}, "none of the choices"),
+        ({"a": -1}, "none of the choices"),  # as where the answers of a split are hidden
+        ({"a": "w9"}, "none of the choices"),
+        ({"c": ["w3", "w3"]}, "equal"),
+        ({"a": 1}, None),
+        ({"a": "w4"}, None),
+    ],
+)
+def test_items_that_no_model_can_answer_are_refused(
+    tmp_path: Path, row: dict[str, Any], named: str | None
+) -> None:
+    good = {"q": "w1", "c": ["w3", "w4"], "a": 0}
+    mixed = isinstance(row.get("a"), str)
+    rows = [good | {"a": "w3"}] * 3 if mixed else [good] * 3
+    write_task(tmp_path, [*rows, good | row])
+    (task,) = load_tasks(["own"], [tmp_path], None).values()
+    check_items("own", task, 3)  # the fourth is beyond the limit
+    if named is None:
+        check_items("own", task, None)
+        return
+    with pytest.raises(ValueError, match=f"own, item 3: .*{named}"):
+        check_items("own", task, None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metric_list": [{"metric": "acc_norm"}]},
+        {"output_type": "generate_until", "doc_to_choice": None},
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_tasks_without_an_accuracy_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    write_task(tmp_path, **changes)
+    with pytest.raises(ValueError, match="own has no acc"):
+        load_tasks(["own"], [tmp_path], None)
+    # lm-eval takes a folder that is not there for an empty one.
+    with pytest.raises(ValueError, match="absent is missing"):
+        load_tasks(["own"], [tmp_path, tmp_path / "absent"], None)
+
+
+def test_an_answer_longer_than_the_window_is_refused(folder: Path, tmp_path: Path) -> None:
+    write_task(tmp_path, [{"q": "w1", "c": [" ".join(["w2"] * (WINDOW + 1)), "w3"], "a": 0}])
+    with pytest.raises(ValueError, match=r"own, item 0: .*33 tokens"):
+        ours(folder, load_tasks(["own"], [tmp_path], None))
+
+
+RACE = {
+    "article": "A fox.",
+    "problems": str([
+        {"question": "The fox is  _  .", "answer": "B", "options": ["a", "red", "c", "d"]},
+        {"question": "Who?", "answer": "D", "options": ["a", "b", "c", "the fox"]},
+        {"question": "It is  _", "answer": "A", "options": ["x", "y", "z", "w", "v"]},
+    ]),
+}  # fmt: skip
+TRUTHFUL = {
+    "question": "Why?",
+    "mc2_targets": {"choices": ["a", "b", "c"], "labels": [1, 0, 1]},
+}
+
+
+def test_the_prompts_and_scores_of_0_4_3(tmp_path: Path) -> None:
+    for place, row in (
+        ("EleutherAI/race/high/test", RACE),
+        ("truthfulqa/truthful_qa/multiple_choice/validation", TRUTHFUL),
+    ):
+        file = tmp_path / f"{place}.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(row) + "\n")
+    found = load_tasks(["race", "truthfulqa_mc2"], [OLDER_TASKS], tmp_path)
+    race, truthful = found["race"], found["truthfulqa_mc2"]
+    asked = "Article: A fox.\n\n _  .red\nQuestion: Who?\nAnswer: the fox\nIt is  _"
+    assert race.doc_to_text(RACE) == asked
+    assert race.doc_to_choice(RACE) == ["x", "y", "z", "w"]
+    assert race.doc_to_target(RACE) == 0
+    # Only the true answers before the first false one count.
+    log_p = np.array([-1.0, -2.0, -3.0])
+    score = truthful.process_results(TRUTHFUL, [(value, False) for value in log_p])
+    assert score["acc"] == pytest.approx(np.exp(-1) / np.exp(log_p).sum())
+    assert truthful.doc_to_text(TRUTHFUL).endswith("Barcelona, Spain.\n\nQ: Why?\nA:")
+
+
+def test_the_trial_shows_the_first_item(finished: Path) -> None:
+    found = try_tasks(read_plan(finished / "results/tiny/plan.json"))
+    assert [each["task"] for each in found] == ["synthetic_grammar", "synthetic_topic"]
+    for each in found:
+        (file,) = finished.glob(f"results/data/*/tasks/{each['task']}.jsonl")
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        assert each["text"] == rows[0]["context"]
+        assert each["choices"] == rows[0]["choices"]
+        assert each["answer"] == rows[0]["label"]
+        assert each["n_items"] == len(rows)
+        assert each["n_prompts"] == sum(len(row["choices"]) for row in rows)
+        assert each["share_cut"] == 0
+    json.dumps(found)
