@@ -41,6 +41,14 @@ def test_text_is_known_by_its_contents(home: Path) -> None:
         plan_of("nothing")
 
 
+def test_large_text_is_known_by_its_ends(home: Path) -> None:
+    found = set()
+    for first, last in (("a", "a"), ("b", "a"), ("a", "b")):
+        (home / "large.jsonl").write_text(first + "x" * 2**18 + last)
+        found.add(plan_of("large.jsonl").data_id)
+    assert len(found) == 3
+
+
 def test_a_tokenizer_is_known_by_its_contents(home: Path) -> None:
     (home / "a.jsonl").write_text("one\n")
     # The difference lies in the middle, where fingerprints of large text do not look.

@@ -115,7 +115,7 @@ def test_learning_rates() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
         steps, ratio = int(rng.integers(20, 400)), float(rng.uniform(0, 1))
-        warmup, share = int(rng.integers(1, 10)), round(rng.uniform(0.1, 0.5), 2)
+        warmup, share = int(rng.integers(1, 10)), round(rng.uniform(0.1, 1.0), 2)
         given = {"warmup_steps": warmup, "min_lr_ratio": ratio, "decay_fraction": share}
         places = np.arange(steps)
 
