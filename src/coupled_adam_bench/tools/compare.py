@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -37,6 +38,7 @@ WIDER = 2
 """How many times a rate beyond an edge is tried."""
 CHOOSING_SEED = 11
 LOSS = "loss"
+Losses = dict[str, dict[int, float]]
 COLUMNS = {LOSS: "loss"} | {band.metric: band.label for band in BANDS} | {"isotropy": "Iso"}
 """The metrics of the table, and their heads."""
 TASKS = {METRICS[metric].task for metric in COLUMNS}
@@ -108,10 +110,10 @@ def compare(
     runs = trainer.run(rules, list(chosen.items()), seeds, "test")
     first, *_ = rules
     losses = _losses(runs)
-    tests, winner = _tests(losses, first), _winner(losses, first, at_edge)
-    told = [*_table(runs, list(rules), at_edge), "", *_divergences(pd.concat([tried, runs]))]
+    tests, (winner, ending) = _tests(losses, first), _verdict(losses, first, at_edge)
+    told = [_table(runs, list(rules), at_edge), "", *_divergences(pd.concat([tried, runs]))]
     told += [_of_test(str(label), test, first) for label, test in tests.iterrows()]
-    told += [_ending(winner, losses, first, at_edge), trainer.described(seeds)]
+    told += [ending, trainer.described(seeds)]
     return Comparison(runs, tests, winner, "\n".join(told))
 
 
@@ -156,7 +158,6 @@ class _Studies:
         """Return entries by their labels; ``ValueError`` in a sentence for one that is wrong."""
         study = self.study(entries, seeds, "test", self.name)
         optimizers = study.grid[0].optimizers
-        make_plan(study)
         for optimizer in optimizers:
             if optimizer.path is not None:
                 _try(optimizer)
@@ -231,9 +232,9 @@ class _Studies:
     def described(self, seeds: Sequence[int]) -> str:
         """Return what the numbers are of."""
         return (
-            f"Loss in nat a token of test text: mean ± sd over seeds {', '.join(map(str, seeds))},"
-            f" {STUDY['models'][0]} on a generated language, {self.tokens} tokens a run. Rates are"
-            f" chosen on validation text, seed {CHOOSING_SEED}. Files: {RESULTS / self.name}"
+            f"Loss: nat a token of test text, mean ± sd over seeds {', '.join(map(str, seeds))};"
+            f" {STUDY['models'][0]} on a generated language, {self.tokens} tokens a run; best of"
+            f" several rates by validation text, seed {CHOOSING_SEED}. Files: {RESULTS / self.name}"
         )
 
 
@@ -289,27 +290,18 @@ def _choose(
     return chosen, at_edge, tried
 
 
-def _table(runs: DataFrame, labels: Sequence[str], at_edge: set[str]) -> list[str]:
+def _table(runs: DataFrame, labels: Sequence[str], at_edge: set[str]) -> str:
     """Return the table: means over seeds with standard deviations."""
-    rows = [["optimizer", "rate", *COLUMNS.values()]]
+    rows = []
     for label in labels:
         of_rule = runs[runs["optimizer"] == label]
-        if of_rule.empty:
-            rows.append([label, "diverged", *("-" for _ in COLUMNS)])
-            continue
-        rate = f"x {of_rule['rate'].iloc[0]:g}{', at the edge' if label in at_edge else ''}"
-        values = of_rule[[*COLUMNS]]
-        means, sds = values.mean(skipna=False), values.std(skipna=False)
-        numbers = [f"{mean:.3f} ± {sd:.3f}" for mean, sd in zip(means, sds, strict=True)]
-        rows.append(
-            [
-                label,
-                rate,
-                *(each.replace("nan ± nan", "-").removesuffix(" ± nan") for each in numbers),
-            ]
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        rate = "diverged" if of_rule.empty else f"x {of_rule['rate'].iloc[0]:g}"
+        row = {"optimizer": label, "rate": f"{rate}{', at the edge' if label in at_edge else ''}"}
+        for metric, head in COLUMNS.items():
+            mean, sd = of_rule[metric].mean(skipna=False), of_rule[metric].std(skipna=False)
+            row[head] = f"{mean:.3f}" if math.isnan(sd) else f"{mean:.3f} ± {sd:.3f}"
+        rows.append(row)
+    return DataFrame(rows).replace("nan", "-").to_string(index=False)
 
 
 def _divergences(runs: DataFrame) -> list[str]:
@@ -325,13 +317,16 @@ def _divergences(runs: DataFrame) -> list[str]:
     return said
 
 
-def _losses(runs: DataFrame) -> dict[str, Series]:
+def _losses(runs: DataFrame) -> Losses:
     """Return the losses by seed of each optimizer that has trained with every seed."""
-    by_rule = runs.set_index("seed").groupby("optimizer", sort=False)[LOSS]
-    return {str(label): losses for label, losses in by_rule if losses.notna().all()}
+    return {
+        str(label): dict(zip(of_rule["seed"], of_rule[LOSS], strict=True))
+        for label, of_rule in runs.groupby("optimizer", sort=False)
+        if of_rule[LOSS].notna().all()
+    }
 
 
-def _tests(losses: dict[str, Series], reference: str) -> DataFrame:
+def _tests(losses: Losses, reference: str) -> DataFrame:
     """Return the paired test of each optimizer against one, with Holm's p over these."""
     rivals = [label for label in losses if label != reference and reference in losses]
     rows = [test_pair(losses[label], losses[reference], higher=False) for label in rivals]
@@ -340,23 +335,21 @@ def _tests(losses: dict[str, Series], reference: str) -> DataFrame:
     return tests.assign(p_holm=holm(tests["p_paired"].astype(float)))
 
 
-def _winner(losses: dict[str, Series], first: str, at_edge: set[str]) -> str | None:
-    """Return the optimizer of the lowest loss if it is told apart from each other one."""
-    if at_edge or first not in losses or len(losses) == 1:
-        return None
-    lowest = min(losses, key=lambda label: float(losses[label].mean()))
-    found = [*_tests(losses, lowest)["p_holm"], *_tests(losses, first)["p_holm"].filter([lowest])]
-    return lowest if all(p < ALPHA for p in found) else None
+def _verdict(losses: Losses, first: str, at_edge: set[str]) -> tuple[str | None, str]:
+    """Return the optimizer of the lowest loss if it is told apart from each other one, and say it.
 
-
-def _ending(winner: str | None, losses: dict[str, Series], first: str, at_edge: set[str]) -> str:
-    """Return the last word: who wins, or why nobody does."""
+    While the best rate of an optimizer lies at an edge, none is named.
+    """
     if first not in losses or len(losses) == 1:
-        return f"Nothing is compared: only {' and '.join(losses) or 'none'} has trained."
+        return None, f"Nothing is compared: only {' and '.join(losses) or 'none'} has trained."
     if at_edge:
         edges = " and ".join(sorted(at_edge))
-        return f"{edges}: a better rate may lie beyond the edge, so no winner is named."
-    return f"The winner is {winner}." if winner else "There is no winner."
+        return None, f"No winner is named: a better rate of {edges} may lie beyond the edge."
+    lowest = min(losses, key=lambda label: fmean(losses[label].values()))
+    found = [*_tests(losses, lowest)["p_holm"], *_tests(losses, first)["p_holm"].filter([lowest])]
+    if all(p < ALPHA for p in found):
+        return lowest, f"The winner is {lowest}."
+    return None, "There is no winner."
 
 
 def _of_test(label: str, test: Series, first: str) -> str:
