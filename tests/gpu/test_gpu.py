@@ -5,7 +5,6 @@ hundred times as much as AdamW: on a CPU, weights that are moved by 1e-7 move it
 by 1e-4 to 4e-4. So what is allowed grows with what moved weights do.
 """
 
-import itertools
 import signal
 import subprocess
 import sys
@@ -31,6 +30,8 @@ from coupled_adam_bench.training.processes import Group
 from coupled_adam_bench.training.trainer import Trainer
 
 ON_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda:0" if ON_GPU else "cpu")
+CPU = torch.device("cpu")
 VOCAB_SIZE = 50304 if ON_GPU else 300
 SIZE: dict[str, Any] = {"n_layer": 2, "d_model": 128 if ON_GPU else 16, "learning_rate": 1e-3}
 RECIPE: dict[str, Any] = {"seq_len": 128, "batch_sequences": 8, "warmup_steps": 10}
@@ -40,7 +41,7 @@ MOVED = {"fp32": 1e-7, "bf16": 2**-9}
 """How far initial weights are moved, relative to each: about what their precision rounds."""
 SENSITIVITIES = 10
 RULES = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}]
-CPU = torch.device("cpu")
+of_gpu = pytest.mark.skipif(not ON_GPU, reason="asks for a GPU")
 
 
 def small_model(where: torch.device, **settings: Any) -> LanguageModel:
@@ -58,12 +59,10 @@ def small_model(where: torch.device, **settings: Any) -> LanguageModel:
     [{}, {"tied": False}, {"architecture": "stablelm"}],
     ids=["gpt2", "untied", "stable"],
 )
-def test_loss_and_gradients(
-    device: torch.device, settings: dict[str, Any], way: str, precision: str
-) -> None:
+def test_loss_and_gradients(settings: dict[str, Any], way: str, precision: str) -> None:
     tokens = torch.randint(VOCAB_SIZE, (10, 513), generator=torch.Generator().manual_seed(0))
     inputs, targets = tokens[:, :-1], tokens[:, 1:].masked_fill(tokens[:, 1:] == 3, -100)
-    model, exact = small_model(device, **settings), small_model(CPU, **settings)
+    model, exact = small_model(DEVICE, **settings), small_model(CPU, **settings)
     for module in exact.modules():
         for name, weight in module.named_parameters(recurse=False):
             setattr(module, name, nn.Parameter(weight.detach().double()))
@@ -71,8 +70,8 @@ def test_loss_and_gradients(
         from coupled_adam_bench.models.loss_kernel import by_kernel
 
         model.chunk_loss = by_kernel
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        found = model(inputs.to(device), targets.to(device))
+    with torch.autocast(DEVICE.type, torch.bfloat16, enabled=precision == "bf16"):
+        found = model(inputs.to(DEVICE), targets.to(DEVICE))
     wanted = exact(inputs, targets)
     found.backward()
     wanted.backward()
@@ -111,24 +110,22 @@ def curve(
 @pytest.mark.parametrize("precision", LIMITS if ON_GPU else ["fp32"])
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.usefixtures("nano")
-def test_optimizers_train_as_on_a_cpu(
-    device: torch.device, rule: Any, precision: str, compiled: bool
-) -> None:
+def test_optimizers_train_as_on_a_cpu(rule: Any, precision: str, compiled: bool) -> None:
     exact = curve(CPU, rule, "fp32")
     moved = [curve(CPU, rule, "fp32", MOVED[precision], draw) for draw in range(3)]
     far = np.maximum.accumulate(np.abs(np.array(moved) / exact - 1).max(0))
-    found = curve(device, rule, precision, compile=compiled, micro_batch_sequences=4)
+    found = curve(DEVICE, rule, precision, compile=compiled, micro_batch_sequences=4)
     assert (np.abs(found / exact - 1) <= LIMITS[precision] + SENSITIVITIES * far).all()
 
 
 @pytest.mark.parametrize("compiled", [False, True] if ON_GPU else [False])
 @pytest.mark.usefixtures("nano")
-def test_deterministic_training_repeats_its_bits(device: torch.device, compiled: bool) -> None:
+def test_deterministic_training_repeats_its_bits(compiled: bool) -> None:
     settings = {"steps": STEPS, "compile": compiled, "deterministic": True}
     recipe = RECIPE | {"precision": "bf16" if ON_GPU else "fp32"}
     found = []
     for name in ("first", "second"):
-        cells = train(RULES, [str(device)], model=SIZE, training=recipe, **settings)
+        cells = train(RULES, [str(DEVICE)], model=SIZE, training=recipe, **settings)
         found.append([weights(cell) for cell in cells])
         Path("results/runs").rename(name)
     assert all(same_bits(*both) for both in zip(*found, strict=True))
@@ -147,55 +144,51 @@ sys.exit(train_cells(plan.cells.values(), plan.study.execution, devices))
 
 
 @pytest.mark.usefixtures("nano")
-def test_a_run_that_is_stopped_and_killed_ends_with_the_same_bits(device: torch.device) -> None:
+def test_a_run_that_is_stopped_and_killed_ends_with_the_same_bits() -> None:
     steps = 1500 if ON_GPU else 600
     settings = {"steps": steps, "deterministic": True, "checkpoint_every": 30, "log_every": 10}
-    (cell,) = train(["coupled_adam"], [str(device)], **settings)
+    (cell,) = train(["coupled_adam"], [str(DEVICE)], **settings)
     whole = losses(cell), weights(cell)
     run = run_of(cell.id)
     run.folder.rename("whole")
     plan_of(["coupled_adam"], **settings).write(Path("plan.json"))
     for number, status in ((signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)):
         lines = len(run.rows())
-        with subprocess.Popen([sys.executable, "-c", JOB, str(device)]) as job:
+        with subprocess.Popen([sys.executable, "-c", JOB, str(DEVICE)]) as job:
             while job.poll() is None and len(run.rows()) < lines + 8:
                 time.sleep(0.01)
             job.send_signal(number)
             assert job.wait() == status
-    train(["coupled_adam"], [str(device)], **settings)
+    train(["coupled_adam"], [str(DEVICE)], **settings)
     assert losses(cell) == whole[0]
     assert same_bits(weights(cell), whole[1])
 
 
 @pytest.mark.usefixtures("nano")
-def test_scores_are_those_of_transformers(device: torch.device) -> None:
-    model = small_model(device).eval()
+def test_scores_are_those_of_transformers() -> None:
+    model = small_model(DEVICE).eval()
     plan = plan_of(["sgd"])
     save_model(model, model.state_dict(), Path("model"), data_dir(plan.data_id) / TOKENIZER, 0)
-    theirs = AutoModelForCausalLM.from_pretrained("model").to(device).eval()
-    random = np.random.default_rng(0)
-    items = []
-    for _ in range(20):
-        question = random.integers(0, VOCAB_SIZE, random.integers(2, 60))
-        answers = [random.integers(0, VOCAB_SIZE, size) for size in (1, 4, 9)]
-        items.append(
-            [Request(np.append(question, each).astype(np.int32), len(each)) for each in answers]
-        )
-    wanted = []
-    for tokens, n_continuation in itertools.chain(*items):
-        row = torch.tensor(tokens.astype(np.int64), device=device)
-        with torch.no_grad():
-            log_p = theirs(row[None, :-1]).logits[0, -n_continuation:].double().log_softmax(-1)
-        wanted.append(log_p.gather(1, row[-n_continuation:, None]).sum().item())
+    theirs = AutoModelForCausalLM.from_pretrained("model").to(DEVICE).eval()
+    texts = torch.randint(VOCAB_SIZE, (20, 40), generator=torch.Generator().manual_seed(0))
+    items = [
+        [Request(text[:length].int().numpy(), length - 12) for length in (13, 16, 40)]
+        for text in texts
+    ]
+    with torch.no_grad():
+        logits = theirs(texts[:, :-1].to(DEVICE)).logits.double()
+    log_p = logits.log_softmax(-1).gather(2, texts[:, 1:, None].to(DEVICE))[:, 11:, 0].cumsum(1)
+    wanted = log_p[:, [0, 3, 27]].flatten().tolist()
     for bf16, limit in ((False, LIMITS["fp32"]), (True, LIMITS["bf16"])):
         found = [score for score, _ in Scorer(model, 2000, bf16).score(items)]
         assert found == pytest.approx(wanted, rel=limit)
 
 
+@of_gpu
 @pytest.mark.usefixtures("nano")
-def test_no_step_waits_for_the_gpu(gpu: torch.device) -> None:
+def test_no_step_waits_for_the_gpu() -> None:
     plan = plan_of(["coupled_adam"], STEPS, SIZE, RECIPE | {"precision": "bf16"})
-    trainer = Trainer(next(iter(plan.cells.values())), plan.study.execution, Group(gpu))
+    trainer = Trainer(next(iter(plan.cells.values())), plan.study.execution, Group(DEVICE))
     trainer.train_step()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -205,22 +198,24 @@ def test_no_step_waits_for_the_gpu(gpu: torch.device) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@of_gpu
 @pytest.mark.usefixtures("nano")
-def test_what_does_not_fit_into_a_gpu_is_halved(gpu: torch.device) -> None:
+def test_what_does_not_fit_into_a_gpu_is_halved() -> None:
     size = SIZE | {"d_model": 256}
     recipe = RECIPE | {"seq_len": 1024, "batch_sequences": 256}
     settings = {"steps": 12, "model": size, "training": recipe}
-    share = 2**31 / torch.cuda.get_device_properties(gpu).total_memory
+    share = 2**31 / torch.cuda.get_device_properties(DEVICE).total_memory
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(share, gpu)
+    torch.cuda.set_per_process_memory_fraction(share, DEVICE)
     try:
-        (cell,) = train(["coupled_adam"], [str(gpu)], **settings)
+        (cell,) = train(["coupled_adam"], [str(DEVICE)], **settings)
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, gpu)
+        torch.cuda.set_per_process_memory_fraction(1.0, DEVICE)
     assert run_of(cell.id).read()["train"]["micro_batch_sequences"] < 256
 
 
-@pytest.mark.usefixtures("nano", "gpu")
+@of_gpu
+@pytest.mark.usefixtures("nano")
 def test_two_jobs_share_one_gpu_by_leases() -> None:
     jobs = []
     for rule in ("adamw", "sgd"):
