@@ -23,11 +23,11 @@ def model_of(architecture: str) -> LanguageModel:
 
 def alone(model: LanguageModel, request: Request) -> tuple[float, bool]:
     """The score of one text in a row of its own, from the logits of all its tokens."""
-    tokens = torch.from_numpy(request.tokens.astype(np.int64))
+    tokens = torch.tensor(request.tokens)
     with torch.no_grad():
         logits_TV = model.hidden(tokens[None, :-1])[0] @ model.head_weight.T
-    log_p_TV = logits_TV.double().log_softmax(1)[-request.n_continuation :]
-    targets = tokens[-request.n_continuation :]
+    log_p_TV = logits_TV.double().log_softmax(1)[-request.n_scored :]
+    targets = tokens[-request.n_scored :]
     is_greedy = bool((log_p_TV.argmax(1) == targets).all())
     return float(log_p_TV.gather(1, targets[:, None]).sum()), is_greedy
 
@@ -44,7 +44,7 @@ def items(seed: int) -> list[list[Request]]:
             if rng.random() < 0.3:
                 own[rng.integers(len(own))] = rng.integers(V)
             answer = rng.integers(V, size=rng.integers(1, 7))
-            item.append(Request(np.concatenate([own, answer]).astype(np.int32), len(answer)))
+            item.append(Request([*own.tolist(), *answer.tolist()], len(answer)))
         item.append(item[0])
         found.append(item)
     return found
@@ -58,9 +58,9 @@ def test_a_score_is_that_of_the_text_alone(architecture: str, max_tokens: int) -
     for item in own[::2]:
         request = item[0]
         with torch.no_grad():
-            seen = torch.from_numpy(request.tokens[: -request.n_continuation].astype(np.int64))
-            likeliest = (model.hidden(seen[None])[0, -1] @ model.head_weight.T).argmax()
-        item.append(Request(np.append(seen.numpy(), likeliest).astype(np.int32), 1))
+            seen = request.tokens[: -request.n_scored]
+            hidden_D = model.hidden(torch.tensor([seen]))[0, -1]
+        item.append(Request([*seen, int((hidden_D @ model.head_weight.T).argmax())], 1))
     found = Scorer(model, max_tokens).score(own)
     expected = [alone(model, request) for item in own for request in item]
     assert [score[1] for score in found] == [score[1] for score in expected]

@@ -6,9 +6,11 @@ folder.
 """
 
 import re
+from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.metadata import version
 from importlib.util import find_spec
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -58,40 +60,30 @@ def check_tasks(study: Study) -> None:
             raise ValueError(f"evaluation.downstream.tasks: lm-eval has no task {name}{hint}")
 
 
-def _digest(file: Path) -> str | None:
-    """Return the SHA-256 of a file, None for a missing one, which the measurement will name."""
-    return sha256_file(file) if file.is_file() else None
+def _contents(folder: Path, files: Iterable[Path]) -> dict[str, str | None]:
+    """Return the SHA-256 of each file by its place in the folder, None for one that is missing."""
+    return {relpath(file, folder): sha256_file(file) if file.is_file() else None for file in files}
 
 
-def _lists(study: Study) -> dict[str, str | None]:
-    lists, folder = study.evaluation.word_similarity, Path(study.paths.word_similarity)
-    if lists == "synthetic":  # which the id of the data covers
-        return {}
-    return {wanted.file: _digest(folder / wanted.file) for wanted in lists}
-
-
-def _tasks(study: Study) -> dict[str, str | None]:
-    """Return the contents of all files beside own tasks: their code and data are among them."""
-    found = {}
-    for folder in task_folders(study):
-        for file in sorted(folder.rglob("*")):
-            if file.is_file() and "__pycache__" not in file.parts:
-                found[str(file.relative_to(folder))] = _digest(file)
-    return found
+def _of_tasks(folder: Path) -> dict[str, str | None]:
+    """Return what lies in a folder of tasks: their data and code are beside them."""
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
+    return _contents(folder, (file for file in files if "__pycache__" not in file.parts))
 
 
 def settings_of(study: Study) -> dict[str, dict[str, Any]]:
     """Return for each stage of a study what can change its numbers, but for the model."""
-    evaluation = study.evaluation
-    found: dict[str, dict[str, Any]] = {
+    evaluation, downstream = study.evaluation, study.evaluation.downstream
+    lists, folder = evaluation.word_similarity, Path(study.paths.word_similarity)
+    # The id of the data covers the sets of the generated language.
+    own = [] if lists == "synthetic" else [folder / wanted.file for wanted in lists]
+    embeddings = evaluation.identity(exclude={"test_loss", "downstream"})
+    found = {
         "test_loss": evaluation.test_loss.identity(),
-        "embeddings": evaluation.identity(exclude={"test_loss", "downstream"})
-        | {"files": _lists(study)},
+        "embeddings": embeddings | {"files": _contents(folder, own)},
     }
-    if evaluation.downstream is not None:
+    if downstream is not None:
+        files = [*map(_of_tasks, task_folders(study))]
         libraries = {name: version(name) for name in LIBRARIES}
-        found["downstream"] = evaluation.downstream.identity() | {
-            "files": _tasks(study),
-            "libraries": libraries,
-        }
+        found["downstream"] = downstream.identity() | {"files": files, "libraries": libraries}
     return found
