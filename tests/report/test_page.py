@@ -17,13 +17,15 @@ import pytest
 from tiny import REPOSITORY, changed
 
 from coupled_adam_bench.evaluation.stage import measurements
-from coupled_adam_bench.report import figures
+from coupled_adam_bench.report import figures, page
 from coupled_adam_bench.report.study import report
 from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.values import values_of
+from coupled_adam_bench.statistics import tests as statistics
 from coupled_adam_bench.store.files import sha256_file
 from coupled_adam_bench.store.runs import run_of
 from coupled_adam_bench.study.catalogue.bands import BANDS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan, make_plan, read_plan
 from coupled_adam_bench.study.study import parse_study
 
@@ -56,23 +58,23 @@ class Page(HTMLParser):
 
 
 def test_the_page_is_whole_and_needs_nothing_from_outside(finished: Path) -> None:
-    page = Page((FOLDER / "report/index.html").read_text())
-    pictures = [attrs["src"] for tag, attrs in page.found if tag == "img"]
+    read = Page((FOLDER / "report/index.html").read_text())
+    pictures = [attrs["src"] for tag, attrs in read.found if tag == "img"]
     drawn = sorted(path.stem for path in (FOLDER / "figures").glob("*.svg"))
     assert drawn == sorted(path.stem for path in (FOLDER / "figures").glob("*.pdf"))
     files = {(FOLDER / "figures" / f"{name}.svg").read_bytes() for name in drawn}
     assert {base64.b64decode(source.split(",")[1]) for source in pictures} == files
-    links = [attrs["href"] for tag, attrs in page.found if tag == "a"]
+    links = [attrs["href"] for tag, attrs in read.found if tag == "a"]
     assert all((FOLDER / "report" / link).is_file() for link in links)
-    tags = [tag for tag, _ in page.found]
+    tags = [tag for tag, _ in read.found]
     assert not {"script", "link", "iframe"} & {*tags}
-    tables = [attrs["id"] for tag, attrs in page.found if tag == "table" and "id" in attrs]
+    tables = [attrs["id"] for tag, attrs in read.found if tag == "table" and "id" in attrs]
     assert tables == ["table1", "table2", "table7"]
     order = [name for name in tags if name in ("table", "img", "details")]
     assert order[:2] == ["table", "table"]
     assert order.index("img") < order.index("details")
     assert order[: order.index("details")].count("img") == 3
-    assert len(page.words) < 4000
+    assert len(read.words) < 4000
     assert (
         len([path for path in FOLDER.rglob("*") if path.is_file() and path.parent.name != "logs"])
         <= 40
@@ -107,8 +109,8 @@ def test_print_takes_few_pages(finished: Path, tmp_path: Path) -> None:
         assert os.environ.get("CAB_REQUIRE_TOOLS") != "1"
         pytest.skip("chromium is not installed")
     out = tmp_path / "page.pdf"
-    page = (finished / FOLDER / "report/index.html").as_uri()
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--print-to-pdf={out}", page]
+    address = (finished / FOLDER / "report/index.html").as_uri()
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--print-to-pdf={out}", address]
     subprocess.run(["chromium", *options], capture_output=True, check=True, timeout=120)
     assert len(re.findall(rb"/Type\s*/Page\b", out.read_bytes())) <= 5
 
@@ -209,3 +211,37 @@ def test_a_study_has_the_figures_that_it_is_about(finished: Path, tmp_path: Path
     for each in drawn.values():
         ElementTree.fromstring(each.files["svg"])
         assert each.files["pdf"].startswith(b"%PDF")
+
+
+def test_the_grid_of_comparisons_is_seen_from_the_later_optimizer(finished: Path) -> None:
+    plan = read_plan(FOLDER / "plan.json")
+    results = collect(plan)
+    values = values_of(plan, results)
+    tests = statistics.tests_of(values, plan.tables)
+    labels = dict(zip(values["optimizer"], values["label"], strict=True))
+    order = list(labels)
+    expected = set()
+    for row in tests[tests["p_paired"].notna()].itertuples():
+        turns = order.index(row.optimizer) < order.index(row.reference)
+        sign = -1 if turns else 1
+        pair = (row.optimizer, row.reference)[::sign]
+        ends = sorted([sign * row.low, sign * row.high])
+        p = min(row.p_value, 1 - row.p_value)
+        numbers = [
+            f"{number:.3g}" for number in (sign * row.paired_difference, *ends, p, row.p_decided)
+        ]
+        word = row.outcome.split(",")[0]
+        if turns:
+            word = {"better": "worse", "worse": "better"}.get(word, word)
+        expected.add((*(labels[each] for each in pair), METRICS[row.metric].plain, *numbers, word))
+    found, pair = set(), []
+    for _, grid in page._comparisons(plan, values, tests):
+        for line in ElementTree.fromstring(grid).findall("tbody/tr"):
+            cells = ["".join(cell.itertext()).replace("−", "-") for cell in line]
+            if len(cells) == 9:
+                pair = cells.pop(0).split(" minus ")
+            metric, difference, ends, p, _, p_decided, _, word = cells
+            if p_decided != "-":
+                numbers = (difference, *ends.split("…"), p, p_decided)
+                found.add((*pair, metric, *numbers, word.split(",")[0]))
+    assert found == expected
