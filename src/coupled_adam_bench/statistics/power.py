@@ -18,7 +18,7 @@ MOST_SEEDS = 10_000
 
 def power_of(effect: float, n_seeds: int, alpha: float) -> float:
     """Return the power of the two-sided paired t-test at level ``alpha``."""
-    edge = stdtrit(n_seeds - 1, 1 - alpha / 2)
+    edge = float(stdtrit(n_seeds - 1, 1 - alpha / 2))
     return float(1 - ncfdtr(1, n_seeds - 1, n_seeds * effect**2, edge**2))
 
 
