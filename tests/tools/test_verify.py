@@ -66,6 +66,8 @@ def test_what_cannot_be_made_again_is_not_checked(plan: Plan, tmp_path: Path) ->
     (tmp_path / "again/results").mkdir(parents=True)
     (tmp_path / "again/results/runs").write_text("no folder")
     assert verify(FILE, [], tmp_path / "again") == NOT_CHECKED
+    with pytest.raises(ValueError, match="folder"):
+        verify(FILE, [], Path())
     with pytest.raises(ValueError, match="nobody"):
         verify(FILE, ["nobody"], tmp_path / "again")
 

@@ -27,12 +27,14 @@ def verify(file: Path, ids: Sequence[str], folder: Path, tolerance: float = 0.0)
 
     First the files of its runs are held against their digests, and ``results.csv`` against what was
     measured. Then cells (by default the one with the least work) are trained and measured again in
-    ``folder``. A number may be off by ``tolerance``, relative to it where it is above 1; 0 asks for
-    the same bits, which the same kind of processor gives.
+    ``folder``, unless they are there already. A number may be off by ``tolerance``, relative to it
+    where it is above 1; 0 asks for the same bits, which the same kind of processor gives.
 
     Returns:
         0 if all is as it was, 1 if something is off, 3 if nothing is but cells were not checked.
     """
+    if folder.resolve() == Path.cwd():
+        raise ValueError(f"folder: {folder} is where the study's own runs lie; give another")
     plan = read_plan(file)
     results = read_results(str(file.with_name("results.csv")))
     least = min(plan.cells.values(), key=lambda cell: cell.n_params * cell.n_tokens)
