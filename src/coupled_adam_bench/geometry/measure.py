@@ -138,7 +138,7 @@ def measure(
     model: str,
     tokenizer: Path | None = None,
     text: Sequence[Path] = (),
-    counts: Path | None = None,
+    counts: Path | str | None = None,
     words: Path | None = None,
     lists: Sequence[WordList] = PAPER_LISTS,
     tensor: str | None = None,
