@@ -206,7 +206,7 @@ def test_a_study_has_the_figures_that_it_is_about(finished: Path, tmp_path: Path
     drawn = {
         each.name: each for each in figures.draw_figures(plan, results, values_of(plan, results))
     }
-    names = ["training", "loss_accuracy", "embeddings", "plane", "scale", "rates"]
+    names = ["training", "loss_accuracy", "embeddings", "plane", "scale_exponent", "lr_factor"]
     assert [*drawn] == names
     for each in drawn.values():
         ElementTree.fromstring(each.files["svg"])

@@ -37,11 +37,6 @@ class Shorthand:
         """Both, as they are printed."""
         return f"{self.mean} {self.spread}".rstrip()
 
-    @property
-    def is_missing(self) -> bool:
-        """Whether there is no number."""
-        return self.mean == MISSING
-
 
 def shorthand(mean: float, sd: float, digits: int) -> Shorthand:
     """Return mean and spread in print; the spread is empty for a single value."""
