@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coupled_adam_bench.data.language import N_CLASSES, N_TOPICS, TOPIC_BOOST, Language
-from coupled_adam_bench.data.language_sets import MARGIN, grammar_items, topic_items, word_pairs
+from coupled_adam_bench.data.language import (
+    MARGIN,
+    N_CLASSES,
+    N_TOPICS,
+    TOPIC_BOOST,
+    Language,
+    grammar_items,
+    topic_items,
+    word_pairs,
+)
 from coupled_adam_bench.study.data import SyntheticSource
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.optim.build import build_optimizers
-from coupled_adam_bench.optim.mean_row import subtract_mean_row
+from coupled_adam_bench.optim.build import build_optimizers, subtract_mean_row
 from coupled_adam_bench.study.model import Model
 from coupled_adam_bench.study.optimizers import Optimizer
 from coupled_adam_bench.study.training import Training
@@ -188,7 +187,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from coupled_adam_bench.optim.mean_row import subtract_mean_row
+from coupled_adam_bench.optim.build import subtract_mean_row
 
 rank = int(os.fork() == 0)
 dist.init_process_group("gloo", init_method=sys.argv[1], rank=rank, world_size=2)
