@@ -31,6 +31,10 @@ def test_a_model_of_transformers_says_what_its_embeddings_are(tied):
     every = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert coupled[2] | matrices[2] | vectors[2] == every
     assert not coupled[2] & matrices[2]
+    for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):
+        embedding.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"^embeddings: "):
+        coupled_param_groups(model)
 
 
 def test_names_are_taken_as_given_and_unknown_ones_refused():
