@@ -18,10 +18,14 @@ from tiny import REPOSITORY, changed
 
 from coupled_adam_bench.evaluation.stage import measurements
 from coupled_adam_bench.report import figures, page
+from coupled_adam_bench.report.manifest import manifest
+from coupled_adam_bench.report.render import environment
 from coupled_adam_bench.report.study import report
-from coupled_adam_bench.results.collect import collect
+from coupled_adam_bench.report.tables import print_table
+from coupled_adam_bench.results.collect import collect, runs_of
 from coupled_adam_bench.results.values import values_of
 from coupled_adam_bench.statistics import tests as statistics
+from coupled_adam_bench.statistics.verdict import verdict
 from coupled_adam_bench.store.files import sha256_file
 from coupled_adam_bench.store.runs import run_of
 from coupled_adam_bench.study.catalogue.bands import BANDS
@@ -245,3 +249,34 @@ def test_the_grid_of_comparisons_is_seen_from_the_later_optimizer(finished: Path
                 numbers = (difference, *ends.split("…"), p, p_decided)
                 found.add((*pair, metric, *numbers, word.split(",")[0]))
     assert found == expected
+
+
+ONE = {"mine": {"title": "Mine", "comparison": "each_other", "columns": ["loss", "acc"]}}
+
+
+@pytest.mark.parametrize(
+    ("block", "tables", "n_tests", "has_verdict"),
+    [
+        ({"table": None}, {}, 0, False),
+        ({"table": "mine", "optimizers": ["adamw"]}, ONE, 0, False),
+        ({"tokens": [{"steps": 77}]}, {}, 8, False),  # not trained yet
+        ({}, {}, 8, True),
+    ],
+)
+def test_studies_of_which_little_is_there(
+    finished: Path, block: Any, tables: Any, n_tests: int, has_verdict: bool
+) -> None:
+    study = json.loads((FOLDER / "plan.json").read_text())["study"]
+    grid = [study["grid"][0] | block]
+    plan = make_plan(parse_study(study | {"grid": grid, "tables": tables}))
+    results, runs = collect(plan, partial=True), runs_of(plan)
+    values = values_of(plan, results)
+    tests = statistics.tests_of(values, plan.tables)
+    assert len(tests) == n_tests
+    assert (verdict(values, tests, plan.tables) is not None) == has_verdict
+    printed = [
+        print_table(plan, each, values, tests, results, runs) for each in plan.tables.values()
+    ]
+    made = manifest(plan, runs)
+    text = page.page_of(plan, environment(TEMPLATES), values, tests, printed, [], runs, made, None)
+    assert len(Page(text).words) > 100
