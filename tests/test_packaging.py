@@ -33,7 +33,11 @@ def test_the_wheels_are_whole_and_import(tmp_path: Path) -> None:
         assert kept
         for path in kept:
             assert (target / path.relative_to(folder / "src")).is_file(), path
-    code = "import coupled_adam, coupled_adam_bench.cli as cli; print(cli.__file__)"
+    code = (
+        "import coupled_adam_bench.cli; from coupled_adam import CoupledAdam;"
+        "from coupled_adam_bench import compare; from coupled_adam_bench.optim import CoupledAdam;"
+        "print(coupled_adam_bench.__file__)"
+    )
     environment = os.environ | {"PYTHONPATH": str(target)}
     command = [sys.executable, "-c", code]
     found = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True)

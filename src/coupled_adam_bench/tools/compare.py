@@ -227,7 +227,9 @@ class _Studies:
             print(file=sys.stderr)
             log.seek(0)
             if status:
-                raise ValueError("\n".join([f"{file}:", *log.read().splitlines()[-LINES:]]))
+                # A failed job shows the end of its log, and then Snakemake says what it ran.
+                said = log.read().partition("RuleException:")[0].splitlines()[-LINES:]
+                raise ValueError("\n".join([f"{file} has not ended well:", *said]))
 
     def described(self, seeds: Sequence[int]) -> str:
         """Return what the numbers are of."""
