@@ -21,15 +21,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Snakemake on ``study.yaml`` of a folder."""
-    command = [
-        *(sys.executable, "-m", "snakemake", "--cores", "2"),
+def snakemake(
+    folder: Path, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Snakemake on ``study.yaml`` of a folder, to its end."""
+    return subprocess.run(
+        command_of(folder, *arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
+
+
+def command_of(folder: Path, *arguments: str) -> list[str]:
+    """Return the command that runs Snakemake on ``study.yaml`` of a folder."""
+    return [
+        *(sys.executable, "-m", "snakemake", "--cores", "2", *arguments),
         *("--snakefile", str(REPOSITORY / "Snakefile"), "--directory", str(folder)),
-        *("--workflow-profile", "none", "--profile", str(REPOSITORY / "profiles/default")),
-        *("--configfile", str(folder / "study.yaml"), *arguments),
+        *("--configfile", str(folder / "study.yaml")),
     ]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
 
 
 @pytest.fixture(scope="session")
