@@ -17,10 +17,6 @@ from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 GO_ON = 75  # EX_TEMPFAIL of sysexits.h: start again, and training goes on
 TOO_LARGE = 71  # EX_OSERR: the micro-batch does not fit into memory
-_STALL = timedelta(minutes=30)
-"""After which processes end that wait for another one."""
-_GRACE_SECONDS = 20
-"""Between the end of a process that failed and that of the others."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,8 @@ def launch(work: Work, devices: Sequence[str], stop: list[int]) -> int:
             start_method="spawn",
         )
         try:
-            while not processes.join(timeout=0.5, grace_period=_GRACE_SECONDS):
+            # Twenty seconds lie between the end of a process that failed and that of the others.
+            while not processes.join(timeout=0.5, grace_period=20):
                 for process in processes.processes if stop else ():
                     process.terminate()
         except ProcessExitedException as error:
@@ -98,7 +95,9 @@ def _process(rank: int, work: Work, devices: tuple[str, ...], meeting: Path) -> 
     with stop_requests() as stop:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         store = dist.FileStore(str(meeting), size)  # type: ignore[attr-defined]
-        dist.init_process_group(backend, timeout=_STALL, store=store, rank=rank, world_size=size)
+        dist.init_process_group(
+            backend, timeout=timedelta(minutes=30), store=store, rank=rank, world_size=size
+        )
         status = work(Group(device, rank, size), stop)
         if status == TOO_LARGE:
             os._exit(status)  # at once: the others may wait for this one in a reduction

@@ -13,8 +13,9 @@ _PHRASES = ("out of memory", "can't allocate memory", "ALLOC_FAILED", "CUBLAS_ST
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Tell whether an error says that memory does not suffice."""
-    is_torchs = isinstance(error, torch.OutOfMemoryError)
-    return is_torchs or any(phrase in str(error) for phrase in _PHRASES)
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return any(phrase in str(error) for phrase in _PHRASES)
 
 
 def remember_too_large(folder: Path, sequences: int, device: torch.device) -> None:
