@@ -79,11 +79,12 @@ def test_measuring_changes_no_weight_and_has_its_steps() -> None:
 
 @pytest.mark.usefixtures("nano")
 def test_the_record_says_what_it_took() -> None:
-    plan = plan_of(["sgd"], steps=20)
+    plan = plan_of(["sgd"], steps=20, train_threads=2)
     (cell,) = plan.cells.values()
     assert train_cells([cell], plan.study.execution) == 0
     cost = run_of(cell.id).read()["train"]
     assert (cost["processes"], cost["micro_batch_sequences"]) == (1, 4)
+    assert run_of(cell.id).read()["environment"]["threads"] == 2
     speeds = [row["tokens_per_second"] for row in run_of(cell.id).rows()]
     seconds = sum(5 * cell.training.batch_tokens / speed for speed in speeds)
     assert cost["seconds"] == pytest.approx(seconds, rel=0.5)

@@ -14,6 +14,7 @@ import pytest
 from nano import losses, plan_of, train, weights
 from two_processes import TrainAll
 
+from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.store.runs import run_of
 from coupled_adam_bench.training.processes import launch
 
@@ -75,8 +76,24 @@ if __name__ == "__main__":
 """
 
 
-def test_a_stop_reaches_both_and_one_goes_on(nano: Path) -> None:
-    plan = plan_of(["coupled_adam"], steps=100_000, parallel="fsdp", checkpoint_every=10**6)
+RULE = """
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+class FirstTooLarge(torch.optim.SGD):
+    def step(self, closure=None):
+        if dist.get_rank() == 1 and not Path("happened").exists():
+            Path("happened").touch()
+            torch.empty(2**60)  # more than any machine has
+        super().step(closure)
+"""
+
+
+def test_two_processes_take_half_together_and_stop_together(nano: Path) -> None:
+    rule = {"name": "custom", "path": "rule.FirstTooLarge", "key": "own", "label": "Own"}
+    (nano / "rule.py").write_text(RULE)
+    plan = plan_of([rule], steps=100_000, parallel="fsdp", checkpoint_every=10**6)
     (cell,) = plan.cells.values()
     plan.write(nano / "plan.json")
     (nano / "job.py").write_text(JOB)
@@ -88,6 +105,7 @@ def test_a_stop_reaches_both_and_one_goes_on(nano: Path) -> None:
             time.sleep(0.05)
         job.send_signal(signal.SIGTERM)
         assert job.wait(60) == 75
+    assert read_json(run.folder / "micro_batch.json")["too_large"] == 2
     (saved,) = run.checkpoints.glob("*.pt")
     assert int(saved.stem.split("-")[1]) == run.rows()[-1]["step"]
     assert not run.record.exists()
