@@ -110,7 +110,9 @@ def test_accuracies_are_lm_evals_own(folder: Path, tmp_path: Path, num_fewshot: 
     write_task(tmp_path, fewshot_split="shots")
     write_second_task(tmp_path)
     names = ["own", "second"] if num_fewshot is None else ["own"]
-    found = ours(folder, load_tasks(names, [tmp_path], None, num_fewshot))
+    tasks = load_tasks(names, [tmp_path], None, num_fewshot)
+    found = ours(folder, tasks)
+    assert ours(folder, tasks) == found  # the next cell has the same examples
     # lm-eval itself takes paths from the folder of the process, so it is given whole ones.
     for file in tmp_path.glob("*.yaml"):
         task = yaml.safe_load(file.read_text())
