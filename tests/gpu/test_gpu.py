@@ -172,8 +172,7 @@ def test_scores_are_those_of_transformers() -> None:
     theirs = AutoModelForCausalLM.from_pretrained("model").to(DEVICE).eval()
     texts = torch.randint(VOCAB_SIZE, (20, 40), generator=torch.Generator().manual_seed(0))
     items = [
-        [Request(text[:length].tolist(), length - 12) for length in (13, 16, 40)]
-        for text in texts
+        [Request(text[:length].tolist(), length - 12) for length in (13, 16, 40)] for text in texts
     ]
     with torch.no_grad():
         logits = theirs(texts[:, :-1].to(DEVICE)).logits.double()
