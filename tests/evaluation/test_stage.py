@@ -140,7 +140,12 @@ def test_other_weights_have_other_evaluations_and_damaged_ones_none(copy: Path) 
 
 def test_a_cell_has_at_most_fifty_rows(finished: Path) -> None:
     plan, (one, *_) = plan_and_cells(finished)
-    rows = [row for each in measurements(plan.study).values() for row in each.read(one.id)]
+    chosen = measurements(plan.study)
+    scores = {(row["task"], row["metric"]) for row in chosen["downstream"].read(one.id)}
+    tasks = ("synthetic_grammar", "synthetic_topic")
+    each_task = {(task, metric) for task in tasks for metric in ("acc", "n_items")}
+    assert scores == each_task | {("average", "acc")}
+    rows = [row for each in chosen.values() for row in each.read(one.id)]
     # The paper's study has five tasks and four word lists more than this one; three of its tasks
     # have acc_norm, one a perplexity, and RACE's prompts are cut.
     assert len(rows) + 5 * 2 + 4 * 2 + 3 + 1 + 2 <= 50
