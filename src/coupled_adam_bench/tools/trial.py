@@ -6,7 +6,6 @@ from typing import Any
 import yaml
 
 from coupled_adam_bench.data.documents import try_text
-from coupled_adam_bench.evaluation.downstream import try_tasks
 from coupled_adam_bench.geometry.words import try_lists
 from coupled_adam_bench.store.files import write_json
 from coupled_adam_bench.study.plan import Plan
@@ -19,17 +18,17 @@ def try_study(plan: Plan, out: Path) -> None:
     ``ValueError`` for the first that cannot be right.
     """
     study = plan.study
-    own = {
-        each.path: each
-        for block in study.grid
-        for each in block.optimizers
-        if each.path is not None
-    }
+    used = [each for block in study.grid for each in block.optimizers]
+    own = {each.names()[0]: each for each in used if each.path is not None}
     read: dict[str, Any] = {
         "text": try_text(study),
         "word_lists": try_lists(plan),
-        "tasks": try_tasks(plan),
+        "tasks": [],
         "optimizers": [try_optimizer(each, study.training) for each in own.values()],
     }
+    if study.evaluation.downstream is not None:
+        from coupled_adam_bench.evaluation.downstream import try_tasks  # lm-eval takes seconds
+
+        read["tasks"] = try_tasks(plan)
     print(yaml.safe_dump(read, sort_keys=False, allow_unicode=True))
     write_json(out, read)
