@@ -40,7 +40,8 @@ def lease(
             f"execution.gpus: {n}, but there are {len(names or ())} here that torch can use; with"
             " execution.gpus: 0 the study runs on the CPU"
         )
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if n:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
         # All or nothing, so that two jobs never wait for each other.
         with ExitStack() as held:
