@@ -48,7 +48,7 @@ def test_loss_and_bands_are_sums_over_all_windows(
 ) -> None:
     text, counts_V = tokens(n, n), np.bincount(tokens(400, 7), minlength=V)
     starts = window_starts(n, T, Settings(), 12, seed=1)
-    found = losses(model, batches(text, starts, T, at_once), counts_V, "cpu", bf16=True)
+    found = losses(model, batches(text, starts, T, at_once), counts_V, bf16=True)
     windows = [text[start : start + T + 1] for start in range(0, n - 1, T)]
     losses_N = np.concatenate([token_losses(model, window) for window in windows])
     assert len(losses_N) == n - 1
@@ -69,6 +69,6 @@ def test_random_windows_are_nanogpts(model: LanguageModel) -> None:
     theirs = [torch.randint(n - T, (4,)) for _ in range(5)]  # get_batch of nanoGPT's train.py [C]
     assert starts.tolist() == torch.cat(theirs).tolist()
     text, counts_V = tokens(n, 1), np.ones(V, np.int64)
-    found = losses(model, batches(text, starts, T, 3), counts_V, "cpu", bf16=False)
+    found = losses(model, batches(text, starts, T, 3), counts_V)
     expected = np.mean([token_losses(model, text[start : start + T + 1]) for start in starts])
     assert found["loss"] == pytest.approx(expected, rel=1e-6)

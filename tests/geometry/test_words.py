@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from coupled_adam_bench.geometry.words import (
     correlation,
-    r_bar,
     read_pairs,
+    similarity,
     token_pairs,
     try_lists,
 )
@@ -76,10 +76,19 @@ def test_correlation_is_that_of_cosines_and_ratings(folder: Path, seed: int) -> 
     expected = pearsonr(cosines, [rating for *_, rating in pairs]).statistic
     found = correlation(e_VD, token_pairs(pairs, tokenizer))
     assert found == pytest.approx(expected, rel=1e-12)
-    assert r_bar([found, 0.5]) == pytest.approx(50 * (expected + 0.5))
+    kept, other = (
+        token_pairs(pairs, tokenizer),
+        token_pairs(read_pairs(folder, PAPER_LISTS[3]), tokenizer),
+    )
+    *_, r_bar = similarity(e_VD, {"one": kept, "other": other})
+    assert r_bar[:2] == ("word_similarity", "r_bar")
+    assert r_bar[2] == pytest.approx(50 * (expected + correlation(e_VD, other)))
     # Two points lie on a line.
-    assert math.isnan(correlation(e_VD, token_pairs(pairs[:2], tokenizer)))
-    assert math.isnan(r_bar([found, math.nan]))
+    few = token_pairs(pairs[:2], tokenizer)
+    assert math.isnan(correlation(e_VD, few))
+    *_, n_pairs, r_bar = similarity(e_VD, {"one": kept, "few": few})
+    assert n_pairs == ("few", "n_pairs", 2)
+    assert math.isnan(r_bar[2])
 
 
 def test_an_unknown_word_is_no_token() -> None:

@@ -3,7 +3,7 @@
 V: rows of a matrix    D: its width
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +15,7 @@ from tokenizers import Tokenizer
 
 from coupled_adam_bench.geometry.metrics import Array, Counts, geometry
 from coupled_adam_bench.geometry.tokenizer import count_tokens, read_tokenizer, whole
-from coupled_adam_bench.geometry.words import (
-    MIN_PAIRS,
-    correlation,
-    r_bar,
-    read_pairs,
-    token_pairs,
-)
+from coupled_adam_bench.geometry.words import MIN_PAIRS, read_pairs, similarity, token_pairs
 from coupled_adam_bench.study.base import of
 from coupled_adam_bench.study.evaluation import PAPER_LISTS, WordList
 from coupled_adam_bench.study.inputs import text_format
@@ -112,28 +106,6 @@ def counts_of(files: Sequence[Path], tokenizer: Tokenizer, n_rows: int) -> Count
         return count_tokens((row["text"] for row in rows), tokenizer, n_rows)
 
 
-def _rows(task: str, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
-    return [{"task": task, "metric": name, "value": value} for name, value in metrics.items()]
-
-
-def _similarity(
-    e_VD: Array, tokenizer: Tokenizer, folder: Path, lists: Sequence[WordList], notes: list[str]
-) -> list[dict[str, Any]]:
-    """Return correlation and number of pairs of each list that a folder has, and their mean."""
-    rows, correlations = [], []
-    for wanted in lists:
-        if not (folder / wanted.file).is_file():
-            notes.append(f"{folder} lacks {wanted.file}")
-            continue
-        pairs = token_pairs(read_pairs(folder, wanted), tokenizer)
-        n_pairs = len(pairs.ratings)
-        if n_pairs < MIN_PAIRS:
-            notes.append(f"{wanted.name}: {n_pairs} pairs of single tokens; so no r and no r_bar")
-        correlations.append(correlation(e_VD, pairs))
-        rows += _rows(wanted.name, {"pearson_cosine": correlations[-1], "n_pairs": n_pairs})
-    return rows + _rows("word_similarity", {"r_bar": r_bar(correlations)} if rows else {})
-
-
 def measure(
     model: str,
     tokenizer: Path | None = None,
@@ -168,14 +140,21 @@ def measure(
         counts_V = counts_of(text, found.tokenizer, n_rows)
     else:
         notes.append("without --text or --counts, nothing is said of frequency")
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[str, str, float]] = []
     for task, matrix_VD in found.matrices.items():
         if len(matrix_VD) < len(matrix_VD.T):
             said = "{} rows and {} columns".format(*matrix_VD.shape)
             notes.append(f"{task}: {said}; a token is a row, so give the transpose?")
-        rows += _rows(task, geometry(matrix_VD, counts_V))
+        rows += [(task, *metric) for metric in geometry(matrix_VD, counts_V).items()]
     if words is not None and found.tokenizer is not None:
-        rows += _similarity(found.matrices["embeddings"], found.tokenizer, words, lists, notes)
-    frame = DataFrame(rows)
+        there = [wanted for wanted in lists if (words / wanted.file).is_file()]
+        notes += [f"{words} lacks {wanted.file}" for wanted in lists if wanted not in there]
+        kept = {
+            wanted.name: token_pairs(read_pairs(words, wanted), found.tokenizer) for wanted in there
+        }
+        few = [name for name, pairs in kept.items() if len(pairs.ratings) < MIN_PAIRS]
+        notes += [f"{name}: too few pairs of single tokens for r, so no r_bar" for name in few]
+        rows += similarity(found.matrices["embeddings"], kept)
+    frame = DataFrame(rows, columns=["task", "metric", "value"])
     frame.attrs["notes"] = notes
     return frame
