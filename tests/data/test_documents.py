@@ -48,15 +48,19 @@ def test_parquet_and_another_field(tmp_path: Path, texts: list[str], files_study
 @pytest.mark.parametrize(
     ("unit", "expected"),
     [
-        ("document", ["one\ntwo\n\nthree\n\n\nfour\n", "five"]),
-        ("paragraph", ["one\ntwo", "three", "four", "five"]),
-        ("line", ["one", "two", "three", "four", "five"]),
+        ("document", ["one\ntwo\n\n  three\n\n\nfour\n", "five"]),
+        ("paragraph", ["one\ntwo", "  three", "four", "five"]),
+        ("line", ["one", "two", "  three", "four", "five"]),
     ],
 )
 def test_units_of_a_txt(
     packing: str, unit: str, expected: list[str], tmp_path: Path, files_study: Files
 ) -> None:
-    for name, text in (("a", "\ufeffone\r\ntwo\n\nthree\n\n\nfour\n"), ("b", "five"), ("c", " \n")):
+    for name, text in (
+        ("a", "\ufeffone\r\ntwo\n\n  three\n\n\nfour\n"),
+        ("b", "five"),
+        ("c", " \n"),
+    ):
         (tmp_path / f"{name}.txt{packing}").write_bytes(PACKINGS[packing](text.encode()))
     assert read(files_study(tmp_path, {"txt_document": unit})) == expected
 
