@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from coupled_adam_bench.store.gpus import lease
+from coupled_adam_bench.machine import lease
 
 JOB = """
 import sys, time
 from pathlib import Path
-from coupled_adam_bench.store.gpus import lease
+from coupled_adam_bench.machine import lease
 
 count, seconds, folder = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
 with lease(count, ("GPU-a", "GPU-b"), folder) as gpus:
