@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import yaml
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from tiny import tiny_study
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from coupled_adam_bench.data.bins import TOKENIZER
 from coupled_adam_bench.data.tokenizers import EOT, load_tokenizer, save_tokenizer
 from coupled_adam_bench.evaluation.downstream import (
     Model,
@@ -25,10 +28,13 @@ from coupled_adam_bench.evaluation.downstream import (
 )
 from coupled_adam_bench.evaluation.identity import OLDER_TASKS
 from coupled_adam_bench.evaluation.scoring import Scorer
+from coupled_adam_bench.geometry.words import try_lists
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model, save_model
+from coupled_adam_bench.store.runs import data_dir
 from coupled_adam_bench.study.model import Model as ModelSettings
 from coupled_adam_bench.study.plan import read_plan
+from coupled_adam_bench.study.study import parse_study
 
 WINDOW = 32
 WORDS = [f"w{number}" for number in range(61)]
@@ -263,3 +269,23 @@ def test_the_trial_shows_the_first_item(finished: Path) -> None:
         assert each["n_prompts"] == sum(len(row["choices"]) for row in rows)
         assert each["share_cut"] == 0
     json.dumps(found)
+
+
+def test_the_trial_reads_ones_own_tasks_and_lists(finished: Path, tmp_path: Path) -> None:
+    plan = read_plan(finished / "results/tiny/plan.json")
+    tokenizer, _ = load_tokenizer(data_dir(plan.data_id) / TOKENIZER)
+    one, two, three = [tokenizer.id_to_token(token) for token in (3, 4, 5)]
+    item = {"q": f"{one} {two}", "c": [three, one], "a": 1}
+    write_task(tmp_path, [item, item | {"q": " ".join([two] * 40)}, item])
+    (tmp_path / "own.csv").write_text(f"first;second;rating\n{one};{two};1\n{one};absent;2\n")
+    settings = {
+        "word_similarity": [{"name": "own", "file": "own.csv", "separator": ";"}],
+        "downstream": {"tasks": ["own"], "limit": 2},
+    }
+    paths = {"tasks": str(tmp_path), "word_similarity": str(tmp_path)}
+    study = parse_study(tiny_study(evaluation=settings, paths=paths))
+    own = replace(plan, study=study)
+    shown = {"text": item["q"], "choices": item["c"], "answer": 1}
+    counts = {"n_items": 2, "n_items_of": 3, "n_prompts": 4, "share_cut": 0.5}
+    assert try_tasks(own) == [{"task": "own", **shown, **counts}]
+    assert try_lists(own) == [{"list": "own", "first": (one, two, 1.0), "pairs": 2, "kept": 1}]
