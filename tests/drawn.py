@@ -57,16 +57,17 @@ def draw_study(rng: np.random.Generator) -> Study:
                     cell = f"{place}-{key}-{seed}"
                     dies = (place, key) in dead or rng.random() < 0.04
                     for metric in METRICS:
-                        kind = kind_of[place, metric]
+                        how = kind_of[place, metric]
                         # Runs of one seed share what they share, whichever optimizer they have.
                         shared = np.random.default_rng([place[0], place[1], seed]).normal()
-                        value = draw(kind, seed, number, rng, shared)
+                        value = draw(how, seed, number, rng, shared)
                         if dies or rng.random() < 0.02:
                             value = None
                         exact.setdefault((cell, metric), value)
                         kept = exact[cell, metric]
                         as_float = float("nan") if kept is None else float(kept)
-                        named = (name, *place, "model", "data", key, key, key, *map(str, place))
+                        kind = "adamw" if key == "mine" else key  # with settings of its own
+                        named = (name, *place, "model", "data", key, key, kind, *map(str, place))
                         rows.append((*named, seed, cell, metric, as_float))
     columns = "table n_tokens n_params model data optimizer label kind D N seed cell metric value"
     return Study(tables, pd.DataFrame(rows, columns=columns.split()), exact)
