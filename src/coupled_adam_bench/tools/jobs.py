@@ -1,13 +1,37 @@
 """The jobs of a study: which cells each has, and which jobs have work left."""
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from coupled_adam_bench.evaluation.identity import check_tasks
 from coupled_adam_bench.evaluation.stage import measurements
 from coupled_adam_bench.store.files import write_changed
 from coupled_adam_bench.store.runs import run_of
-from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.study import parse_study
 from coupled_adam_bench.tools.costs import describe_plan
+from coupled_adam_bench.tracking.copy import is_copied
+
+LINES = 15
+"""How much of a failed job's log is told."""
+
+
+def planned(config: Mapping[str, Any], is_start: bool, without_text: bool) -> Plan:
+    """Return the plan of a start; what is wrong with its study ends it, in the study's own words.
+
+    The text of a plan ``without_text`` is not looked for. Jobs of a start do not look for tasks.
+    """
+    try:
+        study = parse_study(config)
+        if without_text:
+            return Plan(study, "", {})
+        if is_start:
+            check_tasks(study)
+        return make_plan(study)
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
 
 
 def is_trained(cell_id: str) -> bool:
@@ -35,9 +59,37 @@ def batches(
     return cells, {job: folder / f"{job}.done" for job in left}
 
 
-def begin(plan: Plan, file: Path, old: Iterable[Path]) -> None:
-    """Write the plan for a start's jobs, and what it takes; delete what is to be made again."""
+def begin(plan: Plan, file: Path) -> None:
+    """Write the plan, which the jobs of a start read, and ``plan.txt``: what it takes."""
     plan.write(file)
     write_changed(file.with_name("plan.txt"), describe_plan(plan) + "\n")
-    for each in old:
-        each.unlink(missing_ok=True)
+
+
+def forget(study: Path, markers: list[Path]) -> None:
+    """Delete what a start is to make again in the folder of a study.
+
+    Snakemake makes no missing marker again for the sake of a whole report, so the manifest, one of
+    the report's files, goes with the markers.
+    """
+    copied = study / "mlflow.json"
+    old = [*markers, study / "manifest.json"] if markers else []
+    for file in old if is_copied(copied) else [*old, copied]:
+        file.unlink(missing_ok=True)
+
+
+def tell_failed(
+    study: Path,
+    data: Path,
+    trained: Mapping[str, Path],
+    evaluated: Mapping[str, Path],
+    since: float,
+) -> None:
+    """Print the ends of logs of jobs that have run since a time and did not make their files."""
+    made = {"prepare": data, "try": study / "tried.json", "report": study / "manifest.json"}
+    made |= {f"{job}.train": marker for job, marker in trained.items()}
+    made |= {f"{job}.evaluate": marker for job, marker in evaluated.items()}
+    for job, output in made.items():
+        log = study / "logs" / f"{job}.log"
+        if log.exists() and not output.exists() and log.stat().st_mtime > since:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            print(f"\n{log} ends so:", *lines[-LINES:], sep="\n  ", file=sys.stderr)
