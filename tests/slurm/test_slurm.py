@@ -45,7 +45,7 @@ def cancel(batch: str, cluster: dict[str, str]) -> bool:
     return False
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.xdist_group("slurm")
 def test_a_cancelled_job_and_a_time_limit_go_on(
     finished: Path, cluster: dict[str, str], tmp_path: Path
