@@ -27,10 +27,7 @@ def detectable_effect(n_seeds: int, alpha: float) -> float:
     """Return the effect that is found with the probability ``POWER``; NaN for a single seed."""
     if n_seeds < 2:
         return math.nan
-    high = 1.0
-    while power_of(high, n_seeds, alpha) < POWER:
-        high *= 2
-    return float(brentq(lambda effect: power_of(effect, n_seeds, alpha) - POWER, 0.0, high))
+    return float(brentq(lambda effect: power_of(effect, n_seeds, alpha) - POWER, 0.0, 1e5))
 
 
 def seeds_needed(effect: float, alpha: float) -> float:
