@@ -15,7 +15,7 @@ def test_power_is_that_of_statsmodels(effect: float, n: int, alpha: float) -> No
     assert power_of(effect, n, alpha) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 20])
+@pytest.mark.parametrize("n", [2, 3, 5, 20, 400])
 def test_the_detectable_effect_is_found_in_four_of_five_studies(n: int) -> None:
     power = MODEL.power(detectable_effect(n, 0.05), n, 0.05, alternative="two-sided")
     assert power == pytest.approx(0.8, abs=1e-8)

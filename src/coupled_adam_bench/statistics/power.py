@@ -24,10 +24,13 @@ def power_of(effect: float, n_seeds: int, alpha: float) -> float:
 
 @cache
 def detectable_effect(n_seeds: int, alpha: float) -> float:
-    """Return the effect that is found with the probability ``POWER``; NaN for a single seed."""
+    """Return the effect, below 100, that is found with the probability ``POWER``.
+
+    NaN for a single seed.
+    """
     if n_seeds < 2:
         return math.nan
-    return float(brentq(lambda effect: power_of(effect, n_seeds, alpha) - POWER, 0.0, 1e5))
+    return float(brentq(lambda effect: power_of(effect, n_seeds, alpha) - POWER, 0.0, 100.0))
 
 
 def seeds_needed(effect: float, alpha: float) -> float:
