@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,8 +157,10 @@ def test_cut_prompts_and_items_that_a_limit_leaves_are_counted(
 def test_a_mirror_stands_in_for_the_hub_and_nothing_is_cached(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = tmp_path / "cache"
+    cache, temporary = tmp_path / "cache", tmp_path / "temporary"
+    temporary.mkdir()
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     write_task(tmp_path / "files")
     mirrored = tmp_path / "mirror/org/set/default"
     mirrored.mkdir(parents=True)
@@ -166,9 +169,15 @@ def test_a_mirror_stands_in_for_the_hub_and_nothing_is_cached(
     write_task(tmp_path / "hub", **of_hub, training_split="train", dataset_kwargs=None)
     (tmp_path / "hub/own.jsonl").unlink()
     write_task(tmp_path / "files")
+    for name in ("hub", "files"):  # a function that changes the items keeps no copy, either
+        with (tmp_path / name / "own.yaml").open("a") as file:
+            file.write("process_docs: !function own.turned\n")
+        code = "def turned(items):\n    return items.map(lambda item: {'q': item['q'] + ' w1'})\n"
+        (tmp_path / name / "own.py").write_text(code)
     tasks = load_tasks(["own"], [tmp_path / "hub"], tmp_path / "mirror")
     assert ours(folder, tasks) == ours(folder, load_tasks(["own"], [tmp_path / "files"], None))
     assert not cache.exists()
+    assert not list(temporary.rglob("*.arrow"))
 
 
 @pytest.mark.parametrize(
@@ -245,6 +254,9 @@ def test_the_prompts_and_scores_of_0_4_3(tmp_path: Path) -> None:
         file.write_text(json.dumps(row) + "\n")
     found = load_tasks(["race", "truthfulqa_mc2"], [OLDER_TASKS], tmp_path)
     race, truthful = found["race"], found["truthfulqa_mc2"]
+    write_task(tmp_path / "own", task="race")
+    (own,) = load_tasks(["race"], [OLDER_TASKS, tmp_path / "own"], tmp_path).values()
+    assert own.config.doc_to_text == "{{q}}"  # the user's own goes before
     asked = "Article: A fox.\n\n _  .red\nQuestion: Who?\nAnswer: the fox\nIt is  _"
     assert race.doc_to_text(RACE) == asked
     assert race.doc_to_choice(RACE) == ["x", "y", "z", "w"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tiny import changed, tiny_study
 
+from coupled_adam_bench.evaluation.identity import OLDER_TASKS, task_folders
 from coupled_adam_bench.evaluation.stage import evaluate, measurements
 from coupled_adam_bench.store.runs import run_of
 from coupled_adam_bench.study.plan import Plan, read_plan
@@ -86,6 +87,12 @@ def test_a_setting_changes_the_stages_whose_numbers_it_changes(
     own: Path, place: str, value: Any, stages: set[str]
 ) -> None:
     assert different(settings(study_of()), settings(study_of(**{place: value}))) == stages
+
+
+def test_own_tasks_go_before_those_of_0_4_3(own: Path) -> None:
+    assert task_folders(study_of()) == [Path("tasks")]
+    older = study_of(evaluation__downstream__task_versions="0.4.3")
+    assert task_folders(older) == [OLDER_TASKS, Path("tasks")]
 
 
 def plan_and_cells(folder: Path) -> tuple[Plan, list[Any]]:

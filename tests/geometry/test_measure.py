@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from pandas import DataFrame
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from coupled_adam_bench.cli import main
@@ -120,6 +121,23 @@ def test_a_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "5 rows and 20 columns" in out
     assert "rho" not in out
+
+
+def test_a_head_that_is_the_embedding_is_no_other_matrix(tmp_path: Path) -> None:
+    e_VD = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    for name, head_VD, tasks in (("tied", e_VD, 1), ("untied", e_VD + 1, 2)):
+        (tmp_path / name).mkdir()
+        tensors = {"model.embed_tokens.weight": e_VD, "lm_head.weight": head_VD}
+        save_file(tensors, tmp_path / name / "model.safetensors")
+        assert measure(str(tmp_path / name))["task"].nunique() == tasks
+    two = {"a.wte.weight": e_VD, "b.wte.weight": e_VD + 1}
+    save_file(two, tmp_path / "tied/model.safetensors")
+    with pytest.raises(ValueError, match="--tensor"):
+        measure(str(tmp_path / "tied"))
+    chosen = measure(str(tmp_path / "tied"), tensor="b.wte")
+    assert values(chosen, "embeddings")["mean_norm"] == pytest.approx(
+        np.linalg.norm((e_VD + 1).mean(0)), rel=1e-6
+    )
 
 
 def test_few_pairs_are_told(folder: Path) -> None:
