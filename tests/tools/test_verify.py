@@ -45,9 +45,9 @@ def test_what_is_off_is_found(plan: Plan, tmp_path: Path) -> None:
     assert _is_near("results", plan, cells, results, 2e-3)
 
     # A wrong weight, which the digest of the record tells.
-    assert _is_as_made(plan)
+    assert _is_as_made(cells)
     plant(first)
-    assert not _is_as_made(plan)
+    assert not _is_as_made(cells)
 
     # The same where the record is of the wrong weights, and so are all numbers.
     record = run_of(first).read()

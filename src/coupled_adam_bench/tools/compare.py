@@ -133,7 +133,7 @@ def _entry_of(rule: Rule) -> dict[str, Any]:
         rule = f"{rule.__module__}.{rule.__qualname__}"
     if isinstance(rule, str) and "." in rule:
         return {"name": "custom", "path": rule, "key": rule, "label": rule}
-    return dict(rule) if isinstance(rule, dict) else {"name": rule}
+    return rule if isinstance(rule, dict) else {"name": rule}
 
 
 def _at_rate(entry: dict[str, Any], rate: float) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class _Studies:
         ended = runs_of(plan).set_index("cell")
         runs["diverged"] = ended["step"].where(ended["status"] == "diverged")
         results = collect(plan)
-        wanted = results[results["metric"].isin([*COLUMNS]) & results["task"].isin(TASKS)]
+        wanted = results[results["metric"].isin(COLUMNS) & results["task"].isin(TASKS)]
         metrics = wanted.set_index(["cell", "metric"])["value"].unstack()  # noqa: PD010
         return runs.join(metrics.reindex(columns=[*COLUMNS])).reset_index(names="cell")
 
@@ -216,8 +216,8 @@ class _Studies:
         shown = [""]
 
         def watch() -> None:
-            n_trained = sum(run_of(cell).record.is_file() for cell in plan.cells)
-            line = f"{plan.study.study}: {n_trained} of {len(plan.cells)} runs trained"
+            trained = [cell for cell in plan.cells if run_of(cell).record.is_file()]
+            line = f"{plan.study.study}: {len(trained)} of {len(plan.cells)} runs trained"
             if line != shown[-1]:
                 print(f"\r{line}", end="", file=sys.stderr, flush=True)
                 shown.append(line)
@@ -248,9 +248,8 @@ def try_one() -> None:
     from coupled_adam_bench.study.training import Training
     from coupled_adam_bench.training.trial import try_optimizer
 
-    sys.path.append(str(Path.cwd()))
     try:
-        try_optimizer(Optimizer.model_validate_json(sys.argv[1]), Training(**STUDY["training"]))
+        try_optimizer(Optimizer.model_validate_json(sys.argv[1]), Training())
     except ValueError as error:
         sys.exit(str(error))
 
@@ -273,7 +272,7 @@ def _choose(
     """
     if len(rates) == 1:
         return dict.fromkeys(rules, rates[0]), set(), DataFrame()
-    rates_of = {label: list(rates) for label in rules}
+    rates_of = dict.fromkeys(rules, rates)
     for _ in range(WIDER + 1):
         grid = [(label, rate) for label in rules for rate in rates_of[label]]
         tried = trainer.run(rules, grid, [CHOOSING_SEED], "val")

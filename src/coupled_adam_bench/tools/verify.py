@@ -39,7 +39,8 @@ def verify(file: Path, ids: Sequence[str], folder: Path, tolerance: float = 0.0)
     results = read_results(str(file.with_name("results.csv")))
     least = min(plan.cells.values(), key=lambda cell: cell.n_params * cell.n_tokens)
     cells = plan.find(ids or [least.id])
-    is_good = _is_as_made(plan) & _is_near(f"{file.parent}", plan, _made(plan), results, 0.0)
+    made = [cell for cell in plan.cells.values() if run_of(cell.id).record.is_file()]
+    is_good = _is_as_made(made) & _is_near(str(file.parent), plan, made, results, 0.0)
     if failed := _make_again(plan, cells, folder):
         print(f"not checked: {failed}")
         return NOT_CHECKED if is_good else OFF
@@ -49,15 +50,10 @@ def verify(file: Path, ids: Sequence[str], folder: Path, tolerance: float = 0.0)
     return 0 if is_good else OFF
 
 
-def _made(plan: Plan) -> list[Cell]:
-    """Return the cells whose runs are here."""
-    return [cell for cell in plan.cells.values() if run_of(cell.id).record.is_file()]
-
-
-def _is_as_made(plan: Plan) -> bool:
+def _is_as_made(cells: Sequence[Cell]) -> bool:
     """Say which files of runs are not those that their records name, and tell if all are."""
     is_good = True
-    for cell in _made(plan):
+    for cell in cells:
         try:
             run_of(cell.id).check()
         except (ValueError, OSError) as error:
@@ -109,10 +105,9 @@ def _make_again(plan: Plan, cells: Sequence[Cell], folder: Path) -> str:
     study = plan.study.model_copy(update={"paths": Paths.model_validate(paths)})
     replace(plan, study=study).write(folder / "plan.json")
     variables = environment() | {"OMP_NUM_THREADS": str(study.execution.train_threads)}
-    chosen = ["--cells", *(cell.id for cell in cells)]
     stages = ["train", "evaluate"] if data.exists() else ["prepare", "train", "evaluate"]
     for stage in stages:
-        more = [] if stage == "prepare" else chosen
+        more = [] if stage == "prepare" else ["--cells", *(cell.id for cell in cells)]
         command = [sys.executable, "-m", "coupled_adam_bench", stage, "--plan", "plan.json", *more]
         done = subprocess.run(
             command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True, check=False
