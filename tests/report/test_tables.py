@@ -131,6 +131,14 @@ def test_notes_say_what_is_missing_and_what_numbers_rest_on() -> None:
     assert "guessing" not in " ".join(printed(plan_of(data=few))["table1"].notes)
 
 
+def test_a_table_tells_only_what_its_own_columns_rest_on() -> None:
+    own = {"table1": {"title": "1", "comparison": "pair", "columns": ["loss", "r_bar"]}}
+    counts = [("race", "n_items", 200.0), ("men", "n_pairs", 2486.0)]
+    notes = " ".join(printed(plan_of(tables=own), *counts)["table1"].notes)
+    assert "2,486" in notes
+    assert "race" not in notes
+
+
 def test_a_column_without_values_is_left_out_and_a_loss_above_guessing_told() -> None:
     plan = plan_of()
     metrics = [METRICS["loss"], METRICS["kappa"]]

@@ -70,7 +70,7 @@ def _missing(values: DataFrame, runs: DataFrame) -> Iterator[str]:
     )
 
 
-def _rests_on(results: DataFrame) -> Iterator[str]:
+def _rests_on(table: Table, results: DataFrame) -> Iterator[str]:
     """Say how much text, how many items and how many pairs of words the numbers rest on."""
     largest = results.groupby(["metric", "task"], sort=False)["value"].max().dropna()
 
@@ -87,9 +87,10 @@ def _rests_on(results: DataFrame) -> Iterator[str]:
         if cut.get(task):
             rests += f", {cut[task]:,} of {prompts[task]:,} prompts longer than the window and cut"
         tasks.append(f"{task} ({rests})")
-    if tasks:
+    if tasks and "acc" in table.columns:
         yield f"Acc is the mean over {', '.join(tasks)}."
-    if lists := [f"{name} ({n:,} pairs)" for name, n in of("n_pairs").items()]:
+    lists = [f"{name} ({n:,} pairs)" for name, n in of("n_pairs").items()]
+    if lists and "r_bar" in table.columns:
         yield f"r̄ is the mean over {', '.join(lists)}."
 
 
@@ -111,7 +112,7 @@ def notes_of(
         *_seeds_and_bold(table, values),
         *_missing(values, runs),
         *_guessing(plan, values),
-        *_rests_on(results[results["cell"].isin(values["cell"])]),
+        *_rests_on(table, results[results["cell"].isin(values["cell"])]),
     ]
     if plan.study.training.data_order == "per_rank":
         notes.append(
