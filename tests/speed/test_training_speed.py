@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from coupled_adam_bench.data.bins import open_tokens
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.store.runs import data_dir, run_of
+from coupled_adam_bench.store.runs import data_dir
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.study import parse_study
 from coupled_adam_bench.training.order import Order
@@ -79,7 +79,7 @@ def plain_loop(cell):
 def test_training_is_at_least_as_fast_as_a_plain_loop(batch_sequences, ratio):
     cell, execution = make_cell(batch_sequences)
     group = Group(torch.device("cpu"))
-    trainer = Trainer(cell, execution, data_dir(cell.data_id), run_of(cell.id), group)
+    trainer = Trainer(cell, execution, group)
     found = {"ours": [], "theirs": []}
     theirs = plain_loop(cell)
 
