@@ -1,6 +1,5 @@
 """The optimizers of a cell against their formulas in NumPy, in float64."""
 
-import math
 import subprocess
 import sys
 
@@ -105,16 +104,10 @@ def test_each_parameter_is_in_one_group_and_decays_as_it_should(name, tied):
             assert found[name] == ("core", PEAK, 0.2 if parameter.ndim > 1 else 0.0)
 
 
-def test_gradients_are_clipped_to_a_joint_norm_and_set_to_none():
+def test_gradients_are_set_to_none():
     model, optimizers = build({"name": "adamw"})
-    grads = {each: torch.randn_like(each) for each in model.parameters()}
-    for parameter, grad in grads.items():
-        parameter.grad = grad.clone()
-    norm = math.sqrt(sum(grad.square().sum().item() for grad in grads.values()))
-    found = optimizers.clip_grad_norm_(model.parameters(), 0.5)
-    assert found.item() == pytest.approx(norm, rel=1e-12)
-    for parameter, grad in grads.items():
-        torch.testing.assert_close(parameter.grad, grad * 0.5 / norm, rtol=1e-5, atol=0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
     optimizers.zero_grad()
     assert all(parameter.grad is None for parameter in model.parameters())
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from coupled_adam_bench.evaluation.stage import measurements
-from coupled_adam_bench.results.collect import collect, runs_of
+from coupled_adam_bench.results.collect import COLUMNS, collect, runs_of
 from coupled_adam_bench.results.values import read_results, values_of
 from coupled_adam_bench.store.runs import run_of
-from coupled_adam_bench.study.catalogue.metrics import METRICS, RESULT_COLUMNS
+from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan, read_plan
 
 
@@ -22,7 +22,7 @@ def plan_of(folder: Path) -> Plan:
 def test_every_number_is_the_one_that_was_measured(finished: Path) -> None:
     plan = plan_of(finished)
     found = read_results("results/tiny/results.csv")
-    assert tuple(found.columns) == RESULT_COLUMNS
+    assert tuple(found.columns) == COLUMNS
     assert len(found) <= 50 * len(plan.cells)
     by_cell = found.set_index(["cell", "task", "metric"])["value"]
     assert by_cell.index.is_unique

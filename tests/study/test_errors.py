@@ -42,7 +42,7 @@ def faults(values: Any) -> list[str]:
         (f"{BLOCK}.models", [], "1"),
         (f"{BLOCK}.tokens.0", "20X", "1.5M"),
         (f"{BLOCK}.tokens.0.steps", -4, "0"),
-        (f"{BLOCK}.tokens", [100], "warmup"),
+        (f"{BLOCK}.tokens", [100], "less than a batch"),
         (f"{BLOCK}.seeds", [1, 1], "1"),
         (f"{BLOCK}.seeds", [1], "2"),
         (f"{BLOCK}.optimizers", ["adamw"], "2"),

@@ -20,9 +20,10 @@ def test_the_line_is_that_of_least_squares() -> None:
     counts = random.integers(0, 1000, 200)
     moment = 2e-3 * counts / counts.sum() + random.uniform(0, 1e-6, 200)
     moment[5] = 0.0
+    moment, counts = np.append(moment, 0.1), np.append(counts, 0)  # a row that pads the vocabulary
     used = (counts > 0) & (moment > 0)
     x, y = counts[used] / counts.sum(), moment[used]
-    found = second_moment_line(np.append(moment, 0.1), counts)  # a row that pads the vocabulary
+    found = second_moment_line(moment, counts)
     assert found["second_moment_slope"] == pytest.approx(np.polyfit(x, y, 1)[0], rel=1e-9)
     assert found["second_moment_r2"] == pytest.approx(np.corrcoef(x, y)[0, 1] ** 2, rel=1e-9)
 

@@ -78,8 +78,9 @@ def launch(work: Work, devices: Sequence[str], stop: list[int]) -> int:
         try:
             # Twenty seconds lie between the end of a process that failed and that of the others.
             while not processes.join(timeout=0.5, grace_period=20):
-                for process in processes.processes if stop else ():
-                    process.terminate()
+                if stop:
+                    for process in processes.processes:
+                        process.terminate()
         except ProcessExitedException as error:
             if error.exit_code in (GO_ON, TOO_LARGE):
                 return error.exit_code
