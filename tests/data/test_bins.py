@@ -1,6 +1,7 @@
 """Token bins: the windows of a step are a pure function of seed, step and position."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from scipy import stats
 
 from coupled_adam_bench.data.bins import (
+    META,
     SPLITS,
     Bin,
     Meta,
@@ -15,9 +17,8 @@ from coupled_adam_bench.data.bins import (
     open_tokens,
     sample_offsets,
     token_dtype,
-    write_meta,
 )
-from coupled_adam_bench.store.files import sha256_file
+from coupled_adam_bench.store.files import sha256_file, write_json
 
 
 def philox4x64(key: int, counter: list[int]) -> Iterator[int]:
@@ -70,7 +71,7 @@ def test_bins_are_opened_whole_or_not_at_all(vocab_size: int, tmp_path: Path) ->
         (tmp_path / f"{split}.bin").write_bytes(tokens.tobytes())
     bins = {split: Bin(10, 2, sha256_file(tmp_path / f"{split}.bin")) for split in SPLITS}
     meta = Meta("x-1", vocab_size, 9, dtype.str, bins)
-    write_meta(tmp_path, meta)
+    write_json(tmp_path / META, asdict(meta))
     assert load_meta(tmp_path) == meta
     assert open_tokens(tmp_path, "val").tolist() == tokens.tolist()
     (tmp_path / "val.bin").write_bytes(tokens.tobytes()[:-1] + b"x")

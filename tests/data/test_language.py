@@ -10,13 +10,15 @@ import pytest
 from scipy import stats
 
 from coupled_adam_bench.data.language import (
+    GRAMMAR_ITEMS,
     MARGIN,
     N_CLASSES,
     N_TOPICS,
+    SHARD_WORDS,
     TOPIC_BOOST,
+    TOPIC_ITEMS,
     Language,
-    grammar_items,
-    topic_items,
+    task_items,
     word_pairs,
 )
 from coupled_adam_bench.study.data import SyntheticSource
@@ -48,7 +50,7 @@ def word_probability(small: Language, word: int, topic: int) -> float:
 
 def test_the_text_is_the_same_on_any_machine_and_numpy(demo: Language) -> None:
     # A change here changes the numbers of every study on generated text: raise the version.
-    words = np.concatenate(demo.shard(1)[0])
+    words = np.concatenate([words for words, _ in demo.documents()])[SHARD_WORDS : 2 * SHARD_WORDS]
     known = "bfce23b3ef99aca43dfd27d6c67fb1c09b86a435fa7da905fc0667cac92bb7d4"
     assert sha256(words.astype("<u2").tobytes()).hexdigest() == known
 
@@ -61,17 +63,18 @@ def test_the_seed_draws_language_text_and_sets(demo: Language) -> None:
 
 
 def test_the_size_of_the_text(small: Language) -> None:
-    lengths = [np.array([*map(len, small.shard(n)[0])]) for n in range(small.n_shards)]
-    assert [found.sum() for found in lengths] == [2**18, 400_000 - 2**18]
-    assert lengths[0][:-1].min() == 15
-    assert lengths[0].max() == 44
-    assert lengths[0].mean() == pytest.approx(30, rel=0.02)
+    lengths = np.array([len(words) for words, _ in small.documents()])
+    assert lengths.sum() == 400_000
+    assert SHARD_WORDS in lengths.cumsum()
+    assert (lengths < 15).sum() <= 2  # the last of a shard is cut
+    assert lengths.max() == 44
+    assert lengths.mean() == pytest.approx(30, rel=0.02)
 
 
 @pytest.mark.parametrize("n_words", [50, 1000, 10_000])
 def test_classes_and_topics_are_balanced_over_the_ranks(n_words: int) -> None:
     found = language(n_words=n_words, n_word_pairs=20)
-    assert len(set(found.names)) == n_words
+    assert len({*found.names_W}) == n_words
     for first in range(0, n_words - N_CLASSES, N_CLASSES):
         assert len({*found.class_W[first : first + N_CLASSES].tolist()}) == N_CLASSES
     both = (found.class_W * N_TOPICS + found.topic_W)[: N_CLASSES * N_TOPICS]
@@ -91,14 +94,13 @@ def test_the_grammar_keeps_the_mass_of_the_classes(exponent: float) -> None:
 
 
 def test_the_text_follows_zipf_the_grammar_and_the_topics(demo: Language, small: Language) -> None:
-    words = np.concatenate([text for n in range(demo.n_shards) for text in demo.shard(n)[0]])
+    words = np.concatenate([words for words, _ in demo.documents()])
     counts = np.sort(np.bincount(words, minlength=1000))[::-1]
     slope = stats.linregress(np.log(np.arange(1, 1001)), np.log(counts)).slope
     assert slope == pytest.approx(-1, abs=0.05)
-    documents, topics = small.shard(0)
     pairs = np.zeros((N_CLASSES, N_CLASSES))
     counts_TW = np.zeros((N_TOPICS, 60))
-    for document, topic in zip(documents, topics, strict=True):
+    for document, topic in small.documents():
         np.add.at(pairs, (small.class_W[document[:-1]], small.class_W[document[1:]]), 1)
         counts_TW[topic] += np.bincount(document, minlength=60)
     frequencies = pairs / pairs.sum(axis=1, keepdims=True)
@@ -111,31 +113,26 @@ def test_the_text_follows_zipf_the_grammar_and_the_topics(demo: Language, small:
 
 
 def test_the_likelihood_is_that_of_the_generator(small: Language) -> None:
-    rng = np.random.default_rng(0)
-    contexts, continuations = rng.integers(60, size=(3, 5)), rng.integers(60, size=(3, 2, 4))
-    found = small.log_likelihood(contexts, continuations)
-
-    def joint(words: list[int]) -> float:
-        """p(words), the first class given, the topic summed over."""
-        classes = [small.class_W[word] for word in words]
+    words = np.random.default_rng(0).integers(60, size=(3, 2, 9))
+    found = small.log_probability(words)
+    for item, choice in itertools.product(range(3), range(2)):
+        # The first class is given, and the topic summed over.
+        chosen = words[item, choice].tolist()
+        classes = [small.class_W[word] for word in chosen]
         path = math.prod(small.transition_CC[a, b] for a, b in itertools.pairwise(classes))
         of_topics = [
-            math.prod(word_probability(small, word, topic) for word in words)
+            math.prod(word_probability(small, word, topic) for word in chosen)
             for topic in range(N_TOPICS)
         ]
-        return float(path * sum(of_topics) / N_TOPICS)
-
-    for item, choice in itertools.product(range(3), range(2)):
-        context = contexts[item].tolist()
-        expected = joint(context + continuations[item, choice].tolist()) / joint(context)
-        assert found[item, choice] == pytest.approx(math.log(expected), rel=1e-10)
+        expected = math.log(path * sum(of_topics) / N_TOPICS)
+        assert found[item, choice] == pytest.approx(expected, rel=1e-10)
 
 
 def test_word_pairs_are_rated_balanced_and_equally_frequent(demo: Language) -> None:
     pairs = word_pairs(demo)
     assert len({frozenset(pair[:2]) for pair in pairs}) == 1000
     assert Counter(rating for *_, rating in pairs) == {0: 250, 5: 500, 10: 250}
-    rank = {name: index for index, name in enumerate(demo.names)}
+    rank = {name: index for index, name in enumerate(demo.names_W)}
     ranks: dict[int, list[int]] = {0: [], 5: [], 10: []}
     for first, second, rating in pairs:
         a, b = rank[first], rank[second]
@@ -148,11 +145,12 @@ def test_word_pairs_are_rated_balanced_and_equally_frequent(demo: Language) -> N
         word_pairs(language(n_words=50, n_word_pairs=1226))
 
 
-@pytest.mark.parametrize("items", [topic_items, grammar_items])
-def test_the_language_solves_its_tasks_and_frequencies_do_not(demo: Language, items) -> None:  # type: ignore[no-untyped-def]
-    contexts, choices, labels = items(demo)
+@pytest.mark.parametrize("task", [TOPIC_ITEMS, GRAMMAR_ITEMS])
+def test_the_language_solves_its_tasks_and_frequencies_do_not(demo: Language, task: int) -> None:
+    contexts, choices, labels = task_items(demo, task)
     assert (contexts.shape, choices.shape) == ((200, 24), (200, 4, 8))
-    score = demo.log_likelihood(contexts, choices)
+    whole = np.concatenate([np.repeat(contexts[:, None], 4, axis=1), choices], axis=2)
+    score = demo.log_probability(whole)
     assert (score.argmax(axis=1) == labels).all()
     ordered = np.sort(score, axis=1)
     assert (ordered[:, -1] - ordered[:, -2]).min() >= MARGIN
@@ -160,5 +158,5 @@ def test_the_language_solves_its_tasks_and_frequencies_do_not(demo: Language, it
     unigram = np.log(demo.zipf_W)[choices].sum(axis=2).round(9)
     assert (unigram.argmax(axis=1) == labels).mean() < 0.4
     # What stays the same in all choices: the classes, or the words.
-    same = demo.class_W[choices] if items is topic_items else np.sort(choices, axis=2)
+    same = demo.class_W[choices] if task == TOPIC_ITEMS else np.sort(choices, axis=2)
     assert (same == same[:, :1]).all()

@@ -71,7 +71,7 @@ def test_stops_change_no_byte(
     study = files_study(jsonl, max_tokens=5000) if seed == 3 else files_study(jsonl)
     whole = prepared(study, tmp_path / "whole")
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr(documents, "BATCH", int(rng.integers(1, 30)))
+    monkeypatch.setattr(prepare, "BATCH", int(rng.integers(1, 30)))
     monkeypatch.setattr(prepare, "SAVED", int(rng.integers(1, 4)))
     left, split_of = 0, prepare.split_of
 
@@ -117,7 +117,7 @@ def test_generated_text_is_the_same_as_files_of_it(files_study: Files, tmp_path:
         changed(tiny_study(), "data.split", {"val_fraction": 0.1, "test_fraction": 0.2})
     )
     out = prepared(study, tmp_path / "generated")
-    texts = [text for batch in documents.documents_of(study).batches() for text in batch]
+    texts = [row["text"] for row in documents.documents_of(study)]
     assert sum(len(text.split()) for text in texts) == 60_000
     ids = Tokenizer.from_file(str(out / "tokenizer/tokenizer.json")).get_vocab()
     wanted = expected(texts, lambda text: [ids[word] for word in text.split(" ")], 100)
@@ -153,7 +153,7 @@ def test_a_bpe_is_what_the_library_learns_from_train(
         ({"tokenizer": "bpe", "vocab_size": 5000}, r"data\.vocab_size"),
         ({"vocab_size": 399}, "data.vocab_size"),
         ({"tokenizer": "gpt2", "vocab_size": 50304}, "paths.tokenizer"),
-        ({"split": {"val_fraction": 1e-9, "test_fraction": 0.2}}, "data.split.val_fraction"),
+        ({"split": {"val_fraction": 1e-9, "test_fraction": 0.2}}, "data.split: val"),
     ],
 )
 def test_what_does_not_fit_names_its_setting(

@@ -21,7 +21,7 @@ def try_study(plan: Plan, out: Path) -> None:
     used = [each for block in study.grid for each in block.optimizers]
     own = {each.names()[0]: each for each in used if each.path is not None}
     read: dict[str, Any] = {
-        "text": try_text(study),
+        "text": try_text(plan),
         "word_lists": try_lists(plan),
         "tasks": [],
         "optimizers": [try_optimizer(each, study.training) for each in own.values()],
