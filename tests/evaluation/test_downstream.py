@@ -21,10 +21,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from coupled_adam_bench.data.bins import TOKENIZER
 from coupled_adam_bench.data.tokenizers import EOT, load_tokenizer, save_tokenizer
 from coupled_adam_bench.evaluation.downstream import (
-    Model,
+    Encoder,
     accuracies,
     check_items,
     load_tasks,
+    prompts_of,
     try_tasks,
 )
 from coupled_adam_bench.evaluation.identity import OLDER_TASKS
@@ -61,9 +62,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ours(folder: Path, tasks: dict[str, Any], limit: int | None = None) -> dict[Any, Any]:
-    scorer = Scorer(load_model(folder / "model"), 5 * WINDOW)
-    model = Model(scorer, *load_tokenizer(folder / "tokenizer"), WINDOW)
-    return {(row["task"], row["metric"]): row["value"] for row in accuracies(tasks, model, limit)}
+    encoder = Encoder(*load_tokenizer(folder / "tokenizer"))
+    asked = {name: prompts_of(task, encoder, WINDOW, limit) for name, task in tasks.items()}
+    rows = accuracies(asked, Scorer(load_model(folder / "model"), 5 * WINDOW))
+    return {(row["task"], row["metric"]): row["value"] for row in rows}
 
 
 TASK = {
@@ -119,7 +121,7 @@ def test_accuracies_are_lm_evals_own(folder: Path, tmp_path: Path, num_fewshot: 
     names = ["own", "second"] if num_fewshot is None else ["own"]
     tasks = load_tasks(names, [tmp_path], None, num_fewshot)
     found = ours(folder, tasks)
-    assert ours(folder, tasks) == found  # the next cell has the same examples
+    assert ours(folder, tasks) == found  # the next job has the same examples
     # lm-eval itself takes paths from the folder of the process, so it is given whole ones.
     for file in tmp_path.glob("*.yaml"):
         task = yaml.safe_load(file.read_text())
@@ -174,7 +176,7 @@ def test_a_mirror_stands_in_for_the_hub_and_nothing_is_cached(
             file.write("process_docs: !function own.turned\n")
         code = "def turned(items):\n    return items.map(lambda item: {'q': item['q'] + ' w1'})\n"
         (tmp_path / name / "own.py").write_text(code)
-    tasks = load_tasks(["own"], [tmp_path / "hub"], tmp_path / "mirror")
+    tasks = load_tasks(["own"], [tmp_path / "hub"], str(tmp_path / "mirror"))
     assert ours(folder, tasks) == ours(folder, load_tasks(["own"], [tmp_path / "files"], None))
     assert not cache.exists()
     assert not list(temporary.rglob("*.arrow"))
@@ -199,19 +201,20 @@ def test_items_that_no_model_can_answer_are_refused(
     rows = [good | {"a": "w3"}] * 3 if mixed else [good] * 3
     write_task(tmp_path, [*rows, good | row])
     (task,) = load_tasks(["own"], [tmp_path], None).values()
-    check_items("own", task, 3)  # the fourth is beyond the limit
+    items = list(task.eval_docs)
+    check_items("own", task, items[:3])
     if named is None:
-        check_items("own", task, None)
+        check_items("own", task, items)
         return
     with pytest.raises(ValueError, match=f"own, item 3: .*{named}"):
-        check_items("own", task, None)
+        check_items("own", task, items)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"metric_list": [{"metric": "acc_norm"}]},
-        {"output_type": "generate_until", "doc_to_choice": None},
+        {"output_type": "generate_until", "metric_list": [{"metric": "exact_match"}]},
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -219,9 +222,6 @@ def test_tasks_without_an_accuracy_are_refused(tmp_path: Path, changes: dict[str
     write_task(tmp_path, **changes)
     with pytest.raises(ValueError, match="own has no acc"):
         load_tasks(["own"], [tmp_path], None)
-    # lm-eval takes a folder that is not there for an empty one.
-    with pytest.raises(ValueError, match="absent is missing"):
-        load_tasks(["own"], [tmp_path, tmp_path / "absent"], None)
 
 
 def test_an_answer_longer_than_the_window_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -252,10 +252,10 @@ def test_the_prompts_and_scores_of_0_4_3(tmp_path: Path) -> None:
         file = tmp_path / f"{place}.jsonl"
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps(row) + "\n")
-    found = load_tasks(["race", "truthfulqa_mc2"], [OLDER_TASKS], tmp_path)
+    found = load_tasks(["race", "truthfulqa_mc2"], [OLDER_TASKS], str(tmp_path))
     race, truthful = found["race"], found["truthfulqa_mc2"]
     write_task(tmp_path / "own", task="race")
-    (own,) = load_tasks(["race"], [OLDER_TASKS, tmp_path / "own"], tmp_path).values()
+    (own,) = load_tasks(["race"], [OLDER_TASKS, tmp_path / "own"], str(tmp_path)).values()
     assert own.config.doc_to_text == "{{q}}"  # the user's own goes before
     asked = "Article: A fox.\n\n _  .red\nQuestion: Who?\nAnswer: the fox\nIt is  _"
     assert race.doc_to_text(RACE) == asked

@@ -61,7 +61,7 @@ def test_a_score_is_that_of_the_text_alone(architecture: str, max_tokens: int) -
             seen = request.tokens[: -request.n_scored]
             hidden_D = model.hidden(torch.tensor([seen]))[0, -1]
         item.append(Request([*seen, int((hidden_D @ model.head_weight.T).argmax())], 1))
-    found = Scorer(model, max_tokens).score(own)
+    found = [score for item in Scorer(model, max_tokens).score(own) for score in item]
     expected = [alone(model, request) for item in own for request in item]
     assert [score[1] for score in found] == [score[1] for score in expected]
     assert any(is_greedy for _, is_greedy in found)

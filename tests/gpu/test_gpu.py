@@ -179,7 +179,8 @@ def test_scores_are_those_of_transformers() -> None:
     log_p = logits.log_softmax(-1).gather(2, texts[:, 1:, None].to(DEVICE))[:, 11:, 0].cumsum(1)
     wanted = log_p[:, [0, 3, 27]].flatten().tolist()
     for bf16, limit in ((False, LIMITS["fp32"]), (True, LIMITS["bf16"])):
-        found = [score for score, _ in Scorer(model, 2000, bf16).score(items)]
+        scores = Scorer(model, 2000, bf16).score(items)
+        found = [score for item in scores for score, _ in item]
         assert found == pytest.approx(wanted, rel=limit)
 
 

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from coupled_adam_bench.evaluation.downstream import Model
-from coupled_adam_bench.evaluation.scoring import Scorer
+from coupled_adam_bench.evaluation.downstream import Encoder
+from coupled_adam_bench.evaluation.scoring import Request, Scorer
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model, save_model
 from coupled_adam_bench.store.files import write_json
@@ -51,16 +51,18 @@ def test_scoring_is_at_least_8_times_as_fast_as_lm_eval_s_hf(tmp_path, ratio):
     save_model(model, model.state_dict(), tmp_path / "model", saved, 0)
 
     scorer = Scorer(load_model(tmp_path / "model"), AT_ONCE * SEQ_LEN, False)
-    ours = Model(scorer, tokenizer, 0, SEQ_LEN)
+    encoder = Encoder(tokenizer, 0)
     settings = {"device": "cpu", "dtype": "float32", "max_length": SEQ_LEN}
     theirs = HFLM(str(tmp_path / "model"), backend="causal", batch_size=AT_ONCE, **settings)
-    items, found = [*requests()], {}
+    asked = [*requests()]
 
-    def score(model):
-        found[model] = model.loglikelihood(items, disable_tqdm=True)
+    def ours():
+        pairs = encoder.loglikelihood(asked, disable_tqdm=True)
+        encoded = [Request([*context, *answer], len(answer)) for _, context, answer in pairs]
+        return scorer.score([encoded[first : first + 4] for first in range(0, len(asked), 4)])
 
-    fraction = ratio(partial(score, ours), partial(score, theirs), 1)
-    assert [best for _, best in found[ours]] == [best for _, best in found[theirs]]
-    sums = [[value for value, _ in found[model]] for model in (ours, theirs)]
-    assert sums[0] == pytest.approx(sums[1], rel=1e-4)
+    fraction = ratio(ours, partial(theirs.loglikelihood, asked, disable_tqdm=True), 1)
+    found, wanted = np.concatenate(ours()), np.array(theirs.loglikelihood(asked))
+    assert (found[:, 1] == wanted[:, 1]).all()
+    assert found[:, 0] == pytest.approx(wanted[:, 0], rel=1e-4)
     assert fraction <= 1 / 8

@@ -5,16 +5,14 @@ it, not by where it is. Not seen: data sets on a hub or in its mirror, and code 
 folder.
 """
 
-import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from importlib.metadata import version
-from importlib.util import find_spec
 from os.path import relpath
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.store.files import sha256_file
+from coupled_adam_bench.study.base import meant
 from coupled_adam_bench.study.catalogue.presets import PAPER_TASKS
 from coupled_adam_bench.study.study import Study
 
@@ -22,8 +20,6 @@ LIBRARIES = ("lm_eval", "tokenizers", "datasets")
 """What decides which tokens of a task are scored, and how."""
 OLDER_TASKS = Path(__file__).parents[3] / "workflow/tasks_0_4_3"
 """The prompts of lm-eval 0.4.3, of the tasks that have changed since."""
-
-_NAMES = re.compile(r"""^\s*(?:- )?["']?task["']?: *["']?([^\s"'#]+)""", re.MULTILINE)
 
 
 def task_folders(study: Study) -> list[Path]:
@@ -34,30 +30,31 @@ def task_folders(study: Study) -> list[Path]:
     return [*older, *own]
 
 
-def check_tasks(study: Study) -> None:
-    """Raise ``ValueError`` for a task that neither the study's folders nor lm-eval have.
+def task_manager(names: Iterable[str], folders: list[Path]) -> Any:
+    """Return lm-eval's manager of tasks, in which those of ``folders`` take the place of its own.
 
-    lm-eval's own index takes seconds to import and to make; it is asked about a name that stands
-    in none of the YAML files.
+    To import it takes a second, and its index of what it ships ten: that is made only for a name
+    that the folders do not have.
     """
-    chosen = study.evaluation.downstream
-    if chosen is None or chosen.tasks == "synthetic" or {*chosen.tasks} <= {*PAPER_TASKS}:
-        return
-    folders, found = task_folders(study), find_spec("lm_eval")
-    assert found is not None
-    assert found.origin is not None
-    known = {*PAPER_TASKS}
-    for folder in (*folders, Path(found.origin).parent / "tasks"):
-        for file in folder.rglob("*.y*ml"):
-            known |= {*_NAMES.findall(file.read_text(encoding="utf-8"))}
-    for name in {*chosen.tasks} - known:
-        from lm_eval.tasks import TaskManager
+    from lm_eval.tasks import TaskManager
 
-        names = TaskManager(include_path=[*folders]).all_subtasks
-        if name not in names:
-            meant = get_close_matches(name, names, 1)
-            hint = f"; did you mean {meant[0]}?" if meant else ""
-            raise ValueError(f"evaluation.downstream.tasks: lm-eval has no task {name}{hint}")
+    manager = TaskManager(include_path=folders, include_defaults=False)
+    if {*names} <= {*manager.all_subtasks}:
+        return manager
+    return TaskManager(include_path=folders)
+
+
+def check_tasks(study: Study) -> None:
+    """Raise ``ValueError`` for a task that neither the study's folders nor lm-eval have."""
+    chosen = study.evaluation.downstream
+    if chosen is None or chosen.tasks == "synthetic":
+        return
+    if names := {*chosen.tasks} - {*PAPER_TASKS}:
+        known = task_manager(names, task_folders(study)).all_subtasks
+        for name in names - {*known}:
+            raise ValueError(
+                f"evaluation.downstream.tasks: lm-eval has no task {name}{meant(name, known)}"
+            )
 
 
 def _contents(folder: Path, files: Iterable[Path]) -> dict[str, str | None]:
@@ -67,8 +64,8 @@ def _contents(folder: Path, files: Iterable[Path]) -> dict[str, str | None]:
 
 def _of_tasks(folder: Path) -> dict[str, str | None]:
     """Return what lies in a folder of tasks: their data and code are beside them."""
-    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
-    return _contents(folder, (file for file in files if "__pycache__" not in file.parts))
+    files = (file for file in sorted(folder.rglob("*")) if "__pycache__" not in file.parts)
+    return _contents(folder, filter(Path.is_file, files))
 
 
 def settings_of(study: Study) -> dict[str, dict[str, Any]]:
