@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from nano import losses, plan_of, same_bits, train, weights
-from torch import nn
 from transformers import AutoModelForCausalLM
 
 from coupled_adam_bench.data.bins import TOKENIZER
@@ -57,15 +56,12 @@ def small_model(where: torch.device, **settings: Any) -> LanguageModel:
 @pytest.mark.parametrize(
     "settings",
     [{}, {"tied": False}, {"architecture": "stablelm"}],
-    ids=["gpt2", "untied", "stable"],
+    ids=str,
 )
 def test_loss_and_gradients(settings: dict[str, Any], way: str, precision: str) -> None:
     tokens = torch.randint(VOCAB_SIZE, (10, 513), generator=torch.Generator().manual_seed(0))
     inputs, targets = tokens[:, :-1], tokens[:, 1:].masked_fill(tokens[:, 1:] == 3, -100)
-    model, exact = small_model(DEVICE, **settings), small_model(CPU, **settings)
-    for module in exact.modules():
-        for name, weight in module.named_parameters(recurse=False):
-            setattr(module, name, nn.Parameter(weight.detach().double()))
+    model, exact = small_model(DEVICE, **settings), small_model(CPU, **settings).double()
     if way == "kernel":
         from coupled_adam_bench.models.loss_kernel import by_kernel
 
@@ -131,16 +127,12 @@ def test_deterministic_training_repeats_its_bits(compiled: bool) -> None:
     assert all(same_bits(*both) for both in zip(*found, strict=True))
 
 
-JOB = """
-import sys
-from pathlib import Path
-from coupled_adam_bench.study.plan import read_plan
-from coupled_adam_bench.training.jobs import train_cells
-
-plan = read_plan(Path("plan.json"))
-devices = sys.argv[1:] or None  # without: leased
-sys.exit(train_cells(plan.cells.values(), plan.study.execution, devices))
-"""
+def job(rule: Any, **execution: Any) -> subprocess.Popen[bytes]:
+    """Start the training of a cell on a GPU that it leases, or on the CPU."""
+    plan, file = plan_of([rule], gpus=int(ON_GPU), **execution), Path(f"{rule}.json")
+    plan.write(file)
+    command = ["-m", "coupled_adam_bench", "train", "--plan", str(file), "--cells", *plan.cells]
+    return subprocess.Popen([sys.executable, *command])
 
 
 @pytest.mark.usefixtures("nano")
@@ -151,14 +143,13 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_same_bits() -> None:
     whole = losses(cell), weights(cell)
     run = run_of(cell.id)
     run.folder.rename("whole")
-    plan_of(["coupled_adam"], **settings).write(Path("plan.json"))
     for number, status in ((signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)):
         lines = len(run.rows())
-        with subprocess.Popen([sys.executable, "-c", JOB, str(DEVICE)]) as job:
-            while job.poll() is None and len(run.rows()) < lines + 8:
+        with job("coupled_adam", **settings) as process:
+            while process.poll() is None and len(run.rows()) < lines + 8:
                 time.sleep(0.01)
-            job.send_signal(number)
-            assert job.wait() == status
+            process.send_signal(number)
+            assert process.wait() == status
     train(["coupled_adam"], [str(DEVICE)], **settings)
     assert losses(cell) == whole[0]
     assert same_bits(weights(cell), whole[1])
@@ -217,9 +208,5 @@ def test_what_does_not_fit_into_a_gpu_is_halved() -> None:
 @of_gpu
 @pytest.mark.usefixtures("nano")
 def test_two_jobs_share_one_gpu_by_leases() -> None:
-    jobs = []
-    for rule in ("adamw", "sgd"):
-        plan_of([rule], gpus=1).write(Path(f"{rule}.json"))
-        code = JOB.replace("plan.json", f"{rule}.json")
-        jobs.append(subprocess.Popen([sys.executable, "-c", code]))
-    assert [job.wait() for job in jobs] == [0, 0]
+    jobs = [job(rule) for rule in ("adamw", "sgd")]
+    assert [process.wait() for process in jobs] == [0, 0]
