@@ -8,11 +8,10 @@ import pytest
 import torch
 import transformers
 from pandas import DataFrame
-from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.geometry.measure import measure, read_hub
+from coupled_adam_bench.geometry.measure import measure
 from coupled_adam_bench.geometry.metrics import geometry
 from coupled_adam_bench.study.catalogue.metrics import METRICS
 from coupled_adam_bench.study.evaluation import WordList
@@ -93,14 +92,6 @@ def test_a_model_that_transformers_made(folder: Path, make) -> None:
             assert values(frame, task) == geometry(matrix_VD, counts_V)
         # A word that the tokenizer does not know is no token.
         assert values(frame, "own")["n_pairs"] == 3
-    (folder / "model/tokenizer_config.json").write_text(
-        '{"tokenizer_class": "PreTrainedTokenizerFast"}'
-    )
-    of_hub = read_hub(str(folder / "model"))
-    assert of_hub.matrices.keys() == matrices.keys()
-    for task, matrix_VD in matrices.items():
-        assert np.array_equal(of_hub.matrices[task], matrix_VD)
-    assert len(of_hub.tokenizer.encode(TEXT).ids) == len(TEXT.split())
 
 
 def test_a_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,23 +112,6 @@ def test_a_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "5 rows and 20 columns" in out
     assert "rho" not in out
-
-
-def test_a_head_that_is_the_embedding_is_no_other_matrix(tmp_path: Path) -> None:
-    e_VD = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    for name, head_VD, tasks in (("tied", e_VD, 1), ("untied", e_VD + 1, 2)):
-        (tmp_path / name).mkdir()
-        tensors = {"model.embed_tokens.weight": e_VD, "lm_head.weight": head_VD}
-        save_file(tensors, tmp_path / name / "model.safetensors")
-        assert measure(str(tmp_path / name))["task"].nunique() == tasks
-    two = {"a.wte.weight": e_VD, "b.wte.weight": e_VD + 1}
-    save_file(two, tmp_path / "tied/model.safetensors")
-    with pytest.raises(ValueError, match="--tensor"):
-        measure(str(tmp_path / "tied"))
-    chosen = measure(str(tmp_path / "tied"), tensor="b.wte")
-    assert values(chosen, "embeddings")["mean_norm"] == pytest.approx(
-        np.linalg.norm((e_VD + 1).mean(0)), rel=1e-6
-    )
 
 
 def test_few_pairs_are_told(folder: Path) -> None:
@@ -166,13 +140,10 @@ def test_few_pairs_are_told(folder: Path) -> None:
         (["absent.npy"], "absent.npy"),
         (["cube.npy"], "(2, 2, 2)"),
         (["empty"], "empty"),
-        (["small.npy", "--tokenizer", "tokenizer.json"], "4 embeddings"),
-        (["small.npy", "--tokenizer", "text.txt"], "--tokenizer"),
+        (["small.npy", "--text", "text.txt", "--tokenizer", "tokenizer.json"], "4 embeddings"),
+        (["small.npy", "--text", "text.txt", "--tokenizer", "text.txt"], "--tokenizer"),
         (["small.npy", "--text", "text.txt"], "--tokenizer"),
-        (
-            ["model.npy", "--tokenizer", "tokenizer.json", "--text", "absent.txt"],
-            "--text: absent.txt",
-        ),
+        (["model.npy", "--text", "absent.txt", "--tokenizer", "tokenizer.json"], "absent.txt"),
     ],
 )
 def test_what_cannot_be_measured_is_named(

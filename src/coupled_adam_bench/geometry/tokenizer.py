@@ -1,30 +1,27 @@
-"""Tokenizers as embeddings are measured: words that are single tokens, and counts of a text."""
+"""Tokenizers as embeddings are measured: anybody's, and words that are single tokens."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from coupled_adam_bench.study.base import of
 
 
-def whole(tokenizer: Tokenizer) -> Tokenizer:
-    """Let a tokenizer split whole texts, always in the same way."""
+def read_tokenizer(name: Path) -> Tokenizer:
+    """Read anybody's ``tokenizer.json``, from a file, a folder or the hub; it splits whole texts,
+    always in the same way. ``ValueError`` if the library cannot."""
+    file = name / "tokenizer.json" if name.is_dir() else name
+    with of("--tokenizer"):
+        read = Tokenizer.from_file if file.is_file() else Tokenizer.from_pretrained
+        tokenizer = read(str(file))
     # Left over from its training, these would cut a text, fill it up, or split it by chance.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if isinstance(tokenizer.model, models.BPE):
         tokenizer.model.dropout = None
     return tokenizer
-
-
-def read_tokenizer(file: Path) -> Tokenizer:
-    """Read anybody's ``tokenizer.json``; ``ValueError`` if the library cannot."""
-    with of("--tokenizer"):
-        return whole(Tokenizer.from_file(str(file)))
 
 
 def token_of_each(words: Sequence[str], tokenizer: Tokenizer, space: bool) -> dict[str, int]:
@@ -44,12 +41,3 @@ def token_of_each(words: Sequence[str], tokenizer: Tokenizer, space: bool) -> di
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
     ids = {word: encoding.ids for word, encoding in zip(words, encodings, strict=True)}
     return {word: own[0] for word, own in ids.items() if len(own) == 1 and own != [unknown]}
-
-
-def count_tokens(texts: Iterable[str], tokenizer: Tokenizer, n_rows: int) -> NDArray[np.int64]:
-    """Return how often each token is in the texts, shape (n_rows,)."""
-    counts_V = np.zeros(n_rows, np.int64)
-    for text in texts:
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
-        counts_V += np.bincount(np.array(ids, np.int64), minlength=n_rows)
-    return counts_V
