@@ -29,7 +29,8 @@ def values(frame: DataFrame, task: str) -> dict[str, float]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Texts, a list of pairs and a tokenizer, which cuts texts after three tokens."""
-    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "text[1].txt").write_text(TEXT)
+    (tmp_path / "text1.txt").write_text("far")
     (tmp_path / "rows.jsonl").write_text(
         '{"text": "the cat sat on the mat"}\n{"text": "and the dog ran far"}\n'
     )
@@ -85,7 +86,7 @@ def test_a_model_that_transformers_made(folder: Path, make) -> None:
     counts_V = np.zeros(20, int)
     for word in TEXT.split():
         counts_V[1 + WORDS.index(word)] += 1
-    for text in ("text.txt", "rows.jsonl"):
+    for text in ("text[1].txt", "rows.jsonl"):
         frame = measure(str(folder / "model"), text=[folder / text], words=folder, lists=[LIST])
         assert set(frame["task"]) == {*matrices, "own", "word_similarity"}
         for task, matrix_VD in matrices.items():
@@ -108,6 +109,9 @@ def test_a_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "kappa" in out
     assert METRICS["kappa"].description in out
     assert "transpose" not in out
+    np.save(folder / "counts.npy", np.arange(21))
+    with pytest.raises(ValueError, match="21 numbers"):
+        measure(str(folder / "matrix.npy"), counts=folder / "counts.npy")
     assert main(["measure", str(folder / "turned.npy")]) == 0
     out = capsys.readouterr().out
     assert "5 rows and 20 columns" in out
@@ -140,9 +144,9 @@ def test_few_pairs_are_told(folder: Path) -> None:
         (["absent.npy"], "absent.npy"),
         (["cube.npy"], "(2, 2, 2)"),
         (["empty"], "empty"),
-        (["small.npy", "--text", "text.txt", "--tokenizer", "tokenizer.json"], "4 embeddings"),
-        (["small.npy", "--text", "text.txt", "--tokenizer", "text.txt"], "--tokenizer"),
-        (["small.npy", "--text", "text.txt"], "--tokenizer"),
+        (["small.npy", "--text", "text1.txt", "--tokenizer", "tokenizer.json"], "4 embeddings"),
+        (["small.npy", "--text", "text1.txt", "--tokenizer", "text1.txt"], "--tokenizer"),
+        (["small.npy", "--text", "text1.txt"], "--tokenizer"),
         (["model.npy", "--text", "absent.txt", "--tokenizer", "tokenizer.json"], "absent.txt"),
     ],
 )

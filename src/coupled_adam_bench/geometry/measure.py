@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from datasets import load_dataset
 from pandas import DataFrame
 from tokenizers import Tokenizer
 
+from coupled_adam_bench.data.documents import read_documents
 from coupled_adam_bench.geometry.metrics import Array, Counts, geometry
 from coupled_adam_bench.geometry.tokenizer import read_tokenizer
 from coupled_adam_bench.geometry.words import MIN_PAIRS, read_pairs, similarity, token_pairs
@@ -48,13 +48,13 @@ def counts_of(files: Sequence[Path], tokenizer: Tokenizer, n_rows: int) -> Count
 
     ``ValueError`` for a file that is missing or cannot be read.
     """
-    counts_V = np.zeros(n_rows, np.int64)
-    with of("--text"):
-        kind, names = text_format(files), [*map(str, files)]
-        options = {"sample_by": "document"} if kind == "text" else {}
-        for row in load_dataset(kind, data_files=names, split="train", streaming=True, **options):
-            ids = tokenizer.encode(row["text"], add_special_tokens=False).ids
-            counts_V += np.bincount(np.array(ids, np.int64), minlength=n_rows)
+    counts_V, setting = np.zeros(n_rows, np.int64), "--text"
+    with of(setting):
+        kind = text_format(files)
+    form = "document" if kind == "text" else kind
+    for row in read_documents(files, setting, form, field="text"):
+        ids = tokenizer.encode(row["text"], add_special_tokens=False).ids
+        counts_V += np.bincount(np.array(ids, np.int64), minlength=n_rows)
     return counts_V
 
 
@@ -88,6 +88,8 @@ def measure(
             there = [wanted for wanted in lists if (words / wanted.file).is_file()]
             notes += [f"{words} lacks {wanted.file}" for wanted in lists if wanted not in there]
             kept = {wanted.name: token_pairs(read_pairs(words, wanted), own) for wanted in there}
+    if counts_V is not None and len(counts_V) > n_rows:
+        raise ValueError(f"--counts: {len(counts_V)} numbers, but {model} has {n_rows} embeddings")
     if counts_V is None:
         notes.append("without --text or --counts, nothing is said of frequency")
     few = [name for name, pairs in kept.items() if len(pairs.ratings) < MIN_PAIRS]

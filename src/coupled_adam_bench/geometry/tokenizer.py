@@ -33,6 +33,7 @@ def token_of_each(words: Sequence[str], tokenizer: Tokenizer, space: bool) -> di
         found = {word: tokenizer.token_to_id(word) for word in words}
         return {word: token for word, token in found.items() if token is not None}
     model = json.loads(tokenizer.to_str())["model"]
+    # Unigram names the id of unknown words, BPE and WordPiece name the token.
     unknown = model.get("unk_id", tokenizer.token_to_id(model.get("unk_token") or ""))
     # Some tokenizers put the space there by themselves, and two would be another token.
     adds_space = tokenizer.encode("a", add_special_tokens=False).tokens[0].startswith(("▁", "Ġ"))
