@@ -119,8 +119,7 @@ def test_the_trial_shows_the_text_and_tells_how_often_it_is_read(
     prepare(plan.study, plan.data_id, data_dir(plan.data_id))
     shown = try_text(plan)
     assert shown["first_document"] == texts[0][:300]
-    assert "".join(shown["first_tokens"]) == texts[0][: len("".join(shown["first_tokens"]))]
-    assert len(shown["first_tokens"]) == 20
+    assert "".join(shown["first_tokens"]) == texts[0][:300]
     n_train = (data_dir(plan.data_id) / "train.bin").stat().st_size // 2
     longest = max(cell.n_tokens for cell in plan.cells.values())
     assert shown["passes"] == longest / n_train

@@ -152,7 +152,6 @@ def test_a_bpe_is_what_the_library_learns_from_train(
     [
         ({"tokenizer": "bpe", "vocab_size": 5000}, r"data\.vocab_size"),
         ({"vocab_size": 399}, "data.vocab_size"),
-        ({"tokenizer": "gpt2", "vocab_size": 50304}, "paths.tokenizer"),
         ({"split": {"val_fraction": 1e-9, "test_fraction": 0.2}}, "data.split: val"),
     ],
 )

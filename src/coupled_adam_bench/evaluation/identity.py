@@ -45,10 +45,7 @@ def task_manager(names: Iterable[str], folders: list[Path]) -> Any:
 
 
 def check_tasks(study: Study) -> None:
-    """Raise ``ValueError`` for a task that neither the study's folders nor lm-eval have.
-
-    The trial would tell it, too, but only after the text is prepared, which may take hours.
-    """
+    """Raise ``ValueError`` for a task that neither the study's folders nor lm-eval have."""
     chosen = study.evaluation.downstream
     if chosen is None or chosen.tasks == "synthetic":
         return

@@ -16,7 +16,6 @@ from coupled_adam_bench.geometry.tokenizer import read_tokenizer
 from coupled_adam_bench.geometry.words import MIN_PAIRS, read_pairs, similarity, token_pairs
 from coupled_adam_bench.study.base import of
 from coupled_adam_bench.study.evaluation import PAPER_LISTS, WordList
-from coupled_adam_bench.study.inputs import text_format
 
 
 def matrices_of(model: str) -> dict[str, Array]:
@@ -48,11 +47,8 @@ def counts_of(files: Sequence[Path], tokenizer: Tokenizer, n_rows: int) -> Count
 
     ``ValueError`` for a file that is missing or cannot be read.
     """
-    counts_V, setting = np.zeros(n_rows, np.int64), "--text"
-    with of(setting):
-        kind = text_format(files)
-    form = "document" if kind == "text" else kind
-    for row in read_documents(files, setting, form, field="text"):
+    counts_V = np.zeros(n_rows, np.int64)
+    for row in read_documents(files, "--text", field="text", unit="document"):
         ids = tokenizer.encode(row["text"], add_special_tokens=False).ids
         counts_V += np.bincount(np.array(ids, np.int64), minlength=n_rows)
     return counts_V
