@@ -2,47 +2,37 @@
 
 Two small studies of a generated language: the first chooses a rate for each optimizer on validation
 text, with a seed of its own; the second trains with these rates and other seeds, and is measured on
-test text. Snakemake runs both, so files and the way on after a stop are those of any study.
+test text. Runs and bins are those of any study, so a stopped comparison goes on where it was.
 """
 
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from tempfile import TemporaryFile
 from typing import Any
 
 import pandas as pd
 import yaml
 from pandas import DataFrame, Series
+from tqdm import tqdm
 
 from coupled_adam_bench.results.collect import collect, runs_of
 from coupled_adam_bench.statistics.tests import ALPHA, holm, test_pair
-from coupled_adam_bench.store.files import write_text
 from coupled_adam_bench.store.runs import RESULTS, run_of
 from coupled_adam_bench.study.catalogue.bands import BANDS
-from coupled_adam_bench.study.catalogue.metrics import METRICS
-from coupled_adam_bench.study.optimizers import Optimizer
 from coupled_adam_bench.study.plan import Plan, make_plan
-from coupled_adam_bench.study.study import Study, parse_study
-from coupled_adam_bench.tools.start import environment, start
+from coupled_adam_bench.study.study import parse_study
+from coupled_adam_bench.tools.jobs import measured
+from coupled_adam_bench.tools.start import start
 
 Rule = str | type | dict[str, Any]
 """An optimizer: its name, ``my_module.MyOptimizer``, a class, or an entry of a study."""
 RATES = (1.0, 4.0, 16.0)
-WIDER = 2
-"""How many times a rate beyond an edge is tried."""
 CHOOSING_SEED = 11
 LOSS = "loss"
-Losses = dict[str, dict[int, float]]
 COLUMNS = {LOSS: "loss"} | {band.metric: band.label for band in BANDS} | {"isotropy": "Iso"}
 """The metrics of the table, and their heads."""
-TASKS = {METRICS[metric].task for metric in COLUMNS}
-LINES = 5
 STUDY: dict[str, Any] = {
     "data": {
         "name": "generated",
@@ -87,9 +77,10 @@ def compare(
 
     Args:
         optimizers: Two or more; the first is what the others are compared with.
-        rates: Factors of the embedding's learning rate, of which each optimizer gets its best.
-            Where that is an edge, one beyond it is tried, too, at most twice.
-        seeds: Their number, from 1 on, or the seeds.
+        rates: Factors of the embedding's learning rate, of which each optimizer gets its best. It
+            begins with the highest two, and goes on to lower or higher ones until its best has a
+            worse one on either side; at most two steps beyond these rates.
+        seeds: Their number, from 1 on, or the seeds; 11 is the one that chooses rates.
         tokens: Tokens on which each run is trained.
         name: The folder below ``results/``; that of the rates ends in ``_rates``.
         cores: How many runs train at a time; by default one on each processor.
@@ -100,8 +91,6 @@ def compare(
     if isinstance(optimizers, (str, type)) or len(optimizers) < 2:
         raise ValueError("optimizers: give two or more, such as ['adamw', 'module.MyOptimizer']")
     seeds = range(1, seeds + 1) if isinstance(seeds, int) else seeds
-    if CHOOSING_SEED in seeds:
-        raise ValueError(f"seeds: {CHOOSING_SEED} chooses the rates; give a list without it")
     trainer = _Studies(tokens, name, cores or len(os.sched_getaffinity(0)))
     rules = trainer.rules([_entry_of(rule) for rule in optimizers], seeds)
     chosen, at_edge, tried = _choose(trainer, rules, sorted(set(rates)))
@@ -119,7 +108,7 @@ def compare(
 
 def _entry_of(rule: Rule) -> dict[str, Any]:
     """Return an optimizer as an entry of a study."""
-    if isinstance(rule, str) and rule.startswith("{"):
+    if isinstance(rule, str):
         try:
             rule = yaml.safe_load(rule)
         except yaml.YAMLError as error:
@@ -155,20 +144,24 @@ class _Studies:
     cores: int
 
     def rules(self, entries: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
-        """Return entries by their labels; ``ValueError`` in a sentence for one that is wrong."""
-        study = self.study(entries, seeds, "test", self.name)
-        optimizers = study.grid[0].optimizers
-        for optimizer in optimizers:
-            if optimizer.path is not None:
-                _try(optimizer)
+        """Return entries by their labels, when there are data and own optimizers are tried.
+
+        ``ValueError`` in a sentence for one that is wrong.
+        """
+        plan, file = self._plan(entries, seeds, "test")
+        start([["prepare", "--plan", str(file)]], Path())
+        if plan.code:
+            tried = str(file.with_name("tried.json"))
+            start([["try", "--plan", str(file), "--out", tried]], Path())
+        optimizers = plan.study.grid[0].optimizers
         return dict(zip((each.names()[1] for each in optimizers), entries, strict=True))
 
-    def study(
-        self, entries: Sequence[dict[str, Any]], seeds: Sequence[int], split: str, name: str
-    ) -> Study:
-        """Return a study with these optimizers."""
+    def _plan(
+        self, entries: Sequence[dict[str, Any]], seeds: Sequence[int], split: str
+    ) -> tuple[Plan, Path]:
+        """Write the plan of a study with these optimizers, and return it and its file."""
+        name = self.name if split == "test" else f"{self.name}_rates"
         block = {"models": STUDY["models"], "tokens": [self.tokens], "optimizers": entries}
-        jobs = math.ceil(len(entries) * len(seeds) / self.cores)
         values = STUDY | {
             "study": name,
             "grid": [block | {"seeds": list(seeds)}],
@@ -178,14 +171,11 @@ class _Studies:
                 "downstream": None,
             },
             # Each step is logged, so that a run which diverges says in which.
-            "execution": {
-                "log_every": 1,
-                "eval_every": None,
-                "train_cells_per_job": jobs,
-                "evaluation_cells_per_job": jobs,
-            },
+            "execution": {"log_every": 1, "eval_every": None},
         }
-        return parse_study(values, "compare")
+        plan, file = make_plan(parse_study(values, "compare")), RESULTS / name / "plan.json"
+        plan.write(file)
+        return plan, file
 
     def run(
         self,
@@ -196,71 +186,43 @@ class _Studies:
     ) -> DataFrame:
         """Run rules at rates, and return the runs with their metrics, NaN where one diverged."""
         entries = [_at_rate(rules[label], rate) for label, rate in grid]
-        name = self.name if split == "test" else f"{self.name}_rates"
-        study = self.study(entries, seeds, split, name)
-        file = RESULTS / name / "study.yaml"
-        write_text(file, yaml.safe_dump(study.model_dump(mode="json", exclude_unset=True)))
-        plan = make_plan(study)
-        self._start(file, plan)
+        plan, file = self._plan(entries, seeds, split)
+        self._train(plan, file)
         places = [(label, rate, seed) for label, rate in grid for seed in seeds]
+        # The cells of a plan are in the order of its grid.
         runs = DataFrame(places, columns=["optimizer", "rate", "seed"], index=list(plan.cells))
         ended = runs_of(plan).set_index("cell")
         runs["diverged"] = ended["step"].where(ended["status"] == "diverged")
         results = collect(plan)
-        wanted = results[results["metric"].isin(COLUMNS) & results["task"].isin(TASKS)]
+        wanted = results[results["metric"].isin(COLUMNS)]
         metrics = wanted.set_index(["cell", "metric"])["value"].unstack()  # noqa: PD010
-        return runs.join(metrics.reindex(columns=[*COLUMNS])).reset_index(names="cell")
+        found = runs.join(metrics.reindex(columns=[*COLUMNS])).reset_index(names="cell")
+        found.to_csv(file.with_name("runs.csv"), index=False)
+        return found
 
-    def _start(self, file: Path, plan: Plan) -> None:
-        """Let Snakemake run a study, and show how many runs are trained."""
-        shown = [""]
+    def _train(self, plan: Plan, file: Path) -> None:
+        """Train and measure what is not yet, and show how many runs are trained."""
+        is_measured = measured(plan)
+        left = [cell for cell in plan.cells if not is_measured(cell)]
+        command = ["train", "--evaluate", "--plan", str(file), "--cells"]
+        shares = [left[first :: self.cores] for first in range(min(self.cores, len(left)))]
+        with tqdm(total=len(plan.cells), desc=plan.study.study, unit="run") as bar:
 
-        def watch() -> None:
-            trained = [cell for cell in plan.cells if run_of(cell).record.is_file()]
-            line = f"{plan.study.study}: {len(trained)} of {len(plan.cells)} runs trained"
-            if line != shown[-1]:
-                print(f"\r{line}", end="", file=sys.stderr, flush=True)
-                shown.append(line)
+            def watch() -> None:
+                trained = [cell for cell in plan.cells if run_of(cell).record.is_file()]
+                bar.update(len(trained) - bar.n)
 
-        with TemporaryFile("w+") as log:
-            status = start(file, Path(), self.cores, log, "evaluate", watch)
-            print(file=sys.stderr)
-            log.seek(0)
-            if status:
-                # A failed job shows the end of its log, and then Snakemake says what it ran.
-                said = log.read().partition("RuleException:")[0].splitlines()[-LINES:]
-                raise ValueError("\n".join([f"{file} has not ended well:", *said]))
+            start([[*command, *share] for share in shares], Path(), watch)
+            watch()
 
     def described(self, seeds: Sequence[int]) -> str:
         """Return what the numbers are of."""
         return (
             f"Loss: nat a token of test text, mean ± sd over seeds {', '.join(map(str, seeds))};"
             f" {STUDY['models'][0]} on a generated language, {self.tokens} tokens a run; best of"
-            f" several rates by validation text, seed {CHOOSING_SEED}. Files: {RESULTS / self.name}"
+            f" several rates by validation text, seed {CHOOSING_SEED}."
+            f" Numbers: {RESULTS / self.name / 'runs.csv'}"
         )
-
-
-def try_one() -> None:
-    """Try the optimizer whose settings are the argument of this process; exit with what is wrong.
-
-    A process of its own imports the class as jobs do: a notebook has that of an earlier call.
-    """
-    from coupled_adam_bench.study.training import Training
-    from coupled_adam_bench.training.trial import try_optimizer
-
-    try:
-        try_optimizer(Optimizer.model_validate_json(sys.argv[1]), Training())
-    except ValueError as error:
-        sys.exit(str(error))
-
-
-def _try(optimizer: Optimizer) -> None:
-    """Let an own optimizer train a few steps; ``ValueError`` if it is none that trains."""
-    code = f"from {__name__} import try_one; try_one()"
-    command = [sys.executable, "-c", code, optimizer.model_dump_json(exclude_unset=True)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ValueError(done.stderr.strip())
 
 
 def _choose(
@@ -268,27 +230,32 @@ def _choose(
 ) -> tuple[dict[str, float], set[str], DataFrame]:
     """Return the best rate of each rule, the rules whose best is at an edge, and the runs.
 
-    A rule that is best at its smallest or largest rate is tried at one beyond it, too.
+    ``rates`` ascend. A rule that diverges at all its rates goes on to a lower one.
     """
     if len(rates) == 1:
         return dict.fromkeys(rules, rates[0]), set(), DataFrame()
-    rates_of = dict.fromkeys(rules, rates)
-    for _ in range(WIDER + 1):
-        grid = [(label, rate) for label in rules for rate in rates_of[label]]
+    lower, higher = rates[0] / rates[1], rates[-1] / rates[-2]
+    below = [rates[0] * lower**2, rates[0] * lower]
+    all_rates = [*below, *rates, rates[-1] * higher, rates[-1] * higher**2]
+    # Each rule has those from a first to an end, and begins with the highest two that were given.
+    ends, before = dict.fromkeys(rules, (len(rates), len(rates) + 2)), None
+    while ends != before:
+        before = dict(ends)
+        grid = [(label, rate) for label in rules for rate in all_rates[slice(*ends[label])]]
+        # Of earlier rounds, the runs are there.
         tried = trainer.run(rules, grid, [CHOOSING_SEED], "val")
-        finished = tried.dropna(subset=LOSS)
-        best = finished.loc[finished.groupby("optimizer", sort=False)[LOSS].idxmin()]
-        chosen = dict(zip(best["optimizer"], best["rate"], strict=True))
-        at_edge = set()
-        for label, rate in chosen.items():
-            own = rates_of[label]
-            if rate in (own[0], own[-1]):
-                at_edge.add(label)
-                beyond = own[0] ** 2 / own[1] if rate == own[0] else own[-1] ** 2 / own[-2]
-                rates_of[label] = sorted([*own, beyond])
-        if not at_edge:
-            break
-    return chosen, at_edge, tried
+        losses = tried.fillna({LOSS: math.inf})
+        best = losses.loc[losses.groupby("optimizer", sort=False)[LOSS].idxmin()]
+        for label, rate in zip(best["optimizer"], best["rate"], strict=True):
+            first, end = ends[label]
+            if rate == all_rates[first]:
+                ends[label] = (max(first - 1, 0), end)
+            elif rate == all_rates[end - 1]:
+                ends[label] = (first, min(end + 1, len(all_rates)))
+    trained = best[best[LOSS] < math.inf]
+    at_edge = trained[trained["rate"].isin([all_rates[0], all_rates[-1]])]
+    chosen = dict(zip(trained["optimizer"], trained["rate"], strict=True))
+    return chosen, {*at_edge["optimizer"]}, tried
 
 
 def _table(runs: DataFrame, labels: Sequence[str], at_edge: set[str]) -> str:
@@ -318,35 +285,36 @@ def _divergences(runs: DataFrame) -> list[str]:
     return said
 
 
-def _losses(runs: DataFrame) -> Losses:
-    """Return the losses by seed of each optimizer that has trained with every seed."""
-    return {
-        str(label): dict(zip(of_rule["seed"], of_rule[LOSS], strict=True))
-        for label, of_rule in runs.groupby("optimizer", sort=False)
-        if of_rule[LOSS].notna().all()
-    }
+def _losses(runs: DataFrame) -> DataFrame:
+    """Return the losses by seed (rows) of each optimizer that has trained with every seed."""
+    losses = runs.set_index(["seed", "optimizer"])[LOSS].unstack()  # noqa: PD010
+    return losses[runs["optimizer"].unique()].dropna(axis="columns")
 
 
-def _tests(losses: Losses, reference: str) -> DataFrame:
+def _tests(losses: DataFrame, reference: str) -> DataFrame:
     """Return the paired test of each optimizer against one, with Holm's p over these."""
     rivals = [label for label in losses if label != reference and reference in losses]
-    rows = [test_pair(losses[label], losses[reference], higher=False) for label in rivals]
+    of_seed = losses.to_dict()
+    rows = [test_pair(of_seed[label], of_seed[reference], higher=False) for label in rivals]
     columns = ["difference", "low", "high", "p_paired", "reason"]
     tests = DataFrame(rows, index=rivals, columns=columns)
     return tests.assign(p_holm=holm(tests["p_paired"].astype(float)))
 
 
-def _verdict(losses: Losses, first: str, at_edge: set[str]) -> tuple[str | None, str]:
+def _verdict(losses: DataFrame, first: str, at_edge: set[str]) -> tuple[str | None, str]:
     """Return the optimizer of the lowest loss if it is told apart from each other one, and say it.
 
     While the best rate of an optimizer lies at an edge, none is named.
     """
-    if first not in losses or len(losses) == 1:
-        return None, f"Nothing is compared: only {' and '.join(losses) or 'none'} has trained."
+    if first not in losses or len(losses.columns) == 1:
+        return (
+            None,
+            f"Nothing is compared: only {' and '.join(map(str, losses)) or 'none'} has trained.",
+        )
     if at_edge:
         edges = " and ".join(sorted(at_edge))
         return None, f"No winner is named: a better rate of {edges} may lie beyond the edge."
-    lowest = min(losses, key=lambda label: fmean(losses[label].values()))
+    lowest = str(losses.mean().idxmin())
     found = [*_tests(losses, lowest)["p_holm"], *_tests(losses, first)["p_holm"].filter([lowest])]
     if all(p < ALPHA for p in found):
         return lowest, f"The winner is {lowest}."

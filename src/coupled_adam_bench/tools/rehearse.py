@@ -3,6 +3,8 @@
 It needs none of the user's text, and writes nothing into the user's results.
 """
 
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,8 +12,9 @@ from typing import Any
 import yaml
 
 from coupled_adam_bench.study.study import Study
-from coupled_adam_bench.tools.start import start
+from coupled_adam_bench.tools.start import environment
 
+SNAKEFILE = Path(__file__).parents[3] / "Snakefile"
 STEPS, ITEMS, LAYERS = 2, 2, 2
 LANGUAGE = {
     "kind": "synthetic",
@@ -71,7 +74,9 @@ def rehearse(study: Study, cores: int) -> int:
     with TemporaryDirectory(prefix="rehearsal-") as folder:
         file = Path(folder, "study.yaml")
         file.write_text(yaml.safe_dump(miniature(study), sort_keys=False))
-        status = start(file, Path(folder), cores)
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
+        command += ["--directory", folder, "--cores", str(cores), "--configfile", str(file)]
+        status = subprocess.run(command, env=environment(), check=False).returncode
     if not status:
         print(f"{study.study}: rehearsed, from text to report")
     return status

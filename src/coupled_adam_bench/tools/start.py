@@ -1,51 +1,60 @@
-"""Runs a study by Snakemake in a folder, as a user does from the terminal."""
+"""Starts commands of the bench in processes of their own, as jobs of Snakemake are, and waits."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
+from tempfile import TemporaryFile
 
-SNAKEFILE = Path(__file__).parents[3] / "Snakefile"
+LINES = 5
+"""How much of what a failed command said is told."""
 POLL_SECONDS = 0.5
 
 
 def environment() -> dict[str, str]:
     """Return the variables of a process that finds own optimizers in the folder of the call."""
     modules = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())]))
-    return os.environ | {"PYTHONPATH": modules}
+    # A file there does not hide a library's module, and a process has one thread.
+    return os.environ | {"PYTHONPATH": modules, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
 
 
 def start(
-    file: Path,
-    folder: Path,
-    cores: int,
-    log: IO[str] | None = None,
-    target: str = "all",
-    watch: Callable[[], None] | None = None,
-) -> int:
-    """Run the study ``file`` in ``folder`` up to a target, and return Snakemake's exit status.
+    commands: Sequence[Sequence[str]], folder: Path, watch: Callable[[], object] | None = None
+) -> None:
+    """Run commands of the bench in ``folder``, all at the same time, and wait for them.
 
-    What Snakemake says goes to ``log``, or to the terminal; ``watch`` is called while it runs.
-    Ctrl-C ends it behind checkpoints, without a lock.
+    ``watch`` is called while they run. Ctrl-C ends them behind checkpoints. ``ValueError`` has the
+    end of what they said if one of them fails.
     """
-    if not SNAKEFILE.is_file():
-        raise ValueError(f"{SNAKEFILE}: missing; studies run from a clone of the repository")
-    command = [sys.executable, "-m", "snakemake", target, "--snakefile", str(SNAKEFILE)]
-    command += ["--directory", str(folder), "--cores", str(cores), "--configfile", str(file)]
-    # In a session of its own it is stopped once, by us.
-    with subprocess.Popen(
-        command, env=environment(), start_new_session=True, stdout=log, stderr=log
-    ) as process:
+    bench = [sys.executable, "-m", "coupled_adam_bench"]
+    with TemporaryFile("w+") as log:
+        # In sessions of their own they are stopped once, by us.
+        processes = [
+            subprocess.Popen(
+                [*bench, *command],
+                cwd=folder,
+                env=environment(),
+                start_new_session=True,
+                stdout=log,
+                stderr=log,
+            )
+            for command in commands
+        ]
         try:
-            while watch is not None and process.poll() is None:
-                watch()
+            while any(process.poll() is None for process in processes):
+                if watch is not None:
+                    watch()
                 time.sleep(POLL_SECONDS)
-            return process.wait()
         except KeyboardInterrupt:
-            os.killpg(process.pid, signal.SIGINT)
-            process.wait()
+            for process in processes:
+                process.send_signal(signal.SIGINT)
             raise
+        finally:
+            statuses = [process.wait() for process in processes]
+        if any(statuses):
+            log.seek(0)
+            said = "\n".join(log.read().splitlines()[-LINES:]).removeprefix("error: ")
+            raise ValueError(said or f"{commands[0][0]} has ended with the statuses {statuses}")

@@ -1,7 +1,5 @@
 """Whether a finished study holds: its files as they were made, and cells of it made again."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import replace
@@ -15,7 +13,7 @@ from coupled_adam_bench.results.values import read_results
 from coupled_adam_bench.store.runs import data_dir, run_of
 from coupled_adam_bench.study.data import Paths
 from coupled_adam_bench.study.plan import Cell, Plan, read_plan
-from coupled_adam_bench.tools.start import environment
+from coupled_adam_bench.tools.start import start
 
 OFF, NOT_CHECKED = 1, 3
 NUMBER = ["cell", "task", "metric"]
@@ -41,8 +39,10 @@ def verify(file: Path, ids: Sequence[str], folder: Path, tolerance: float = 0.0)
     cells = plan.find(ids or [least.id])
     made = [cell for cell in plan.cells.values() if run_of(cell.id).record.is_file()]
     is_good = _is_as_made(made) & _is_near(str(file.parent), plan, made, results, 0.0)
-    if failed := _make_again(plan, cells, folder):
-        print(f"not checked: {failed}")
+    try:
+        _make_again(plan, cells, folder)
+    except ValueError as error:
+        print(f"not checked: {error}")
         return NOT_CHECKED if is_good else OFF
     with chdir(folder):
         for cell in cells:
@@ -92,8 +92,8 @@ def apart(then: DataFrame, now: DataFrame) -> DataFrame:
     return both.sort_values("apart", ascending=False)
 
 
-def _make_again(plan: Plan, cells: Sequence[Cell], folder: Path) -> str:
-    """Train and measure cells in ``folder``; return in words what has failed."""
+def _make_again(plan: Plan, cells: Sequence[Cell], folder: Path) -> None:
+    """Train and measure cells in ``folder``; ``ValueError`` if that fails."""
     data = folder / data_dir(plan.data_id)
     data.parent.mkdir(parents=True, exist_ok=True)
     if data_dir(plan.data_id).exists() and not data.exists():
@@ -104,14 +104,6 @@ def _make_again(plan: Plan, cells: Sequence[Cell], folder: Path) -> str:
     paths = {name: str(Path(path).absolute()) for name, path in named.items()} | {"text": text}
     study = plan.study.model_copy(update={"paths": Paths.model_validate(paths)})
     replace(plan, study=study).write(folder / "plan.json")
-    variables = environment() | {"OMP_NUM_THREADS": str(study.execution.train_threads)}
-    stages = ["train", "evaluate"] if data.exists() else ["prepare", "train", "evaluate"]
-    for stage in stages:
-        more = [] if stage == "prepare" else ["--cells", *(cell.id for cell in cells)]
-        command = [sys.executable, "-m", "coupled_adam_bench", stage, "--plan", "plan.json", *more]
-        done = subprocess.run(
-            command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True, check=False
-        )
-        if done.returncode:
-            return f"{stage} has failed in {folder}: {done.stderr.strip()[-500:]}"
-    return ""
+    given = ["--plan", "plan.json"]
+    start([["prepare", *given]], folder)
+    start([["train", "--evaluate", *given, "--cells", *(cell.id for cell in cells)]], folder)
