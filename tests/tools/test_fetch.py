@@ -88,8 +88,7 @@ def test_lists_and_tasks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("published", "0" * 64),
         ("published", sha256(content).hexdigest()),
     ):
-        monkeypatch.setitem(fetch.WORD_LISTS, name, (home / address).as_uri())
-        monkeypatch.setitem(fetch.SHA256, name, known)
+        monkeypatch.setitem(fetch.WORD_LISTS, name, ((home / address).as_uri(), known))
         others = [file for file in fetch.WORD_LISTS if file != name]
         for file in others:
             (home / "lists").mkdir(exist_ok=True)

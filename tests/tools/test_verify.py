@@ -11,7 +11,7 @@ from coupled_adam_bench.evaluation.stage import evaluate
 from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.store.runs import WEIGHTS, run_of
 from coupled_adam_bench.study.plan import Plan, read_plan
-from coupled_adam_bench.tools.verify import NOT_CHECKED, OFF, _is_as_made, _is_near, apart, verify
+from coupled_adam_bench.tools.verify import _is_as_made, _is_near, apart, verify
 
 FILE = Path("results/tiny/plan.json")
 
@@ -54,13 +54,14 @@ def test_what_is_off_is_found(plan: Plan, tmp_path: Path) -> None:
     run_of(first).write({name: value for name, value in record.items() if name != "sha256"})
     evaluate(plan, plan.find([first]))
     collect(plan).to_csv(FILE.with_name("results.csv"), index=False, na_rep="NaN")
-    assert verify(FILE, [first], again) == OFF
+    assert verify(FILE, [first], again) == 1
 
 
-def test_what_cannot_be_made_again_is_not_checked(plan: Plan, tmp_path: Path) -> None:
+def test_what_cannot_be_made_again_is_told(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "again/results").mkdir(parents=True)
     (tmp_path / "again/results/runs").write_text("no folder")
-    assert verify(FILE, [], tmp_path / "again") == NOT_CHECKED
+    with pytest.raises(ValueError, match="results/runs"):
+        verify(FILE, [], tmp_path / "again")
     with pytest.raises(ValueError, match="folder"):
         verify(FILE, [], Path())
     with pytest.raises(ValueError, match="nobody"):

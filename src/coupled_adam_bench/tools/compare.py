@@ -26,8 +26,8 @@ from coupled_adam_bench.study.study import parse_study
 from coupled_adam_bench.tools.jobs import measured
 from coupled_adam_bench.tools.start import start
 
-Rule = str | type | dict[str, Any]
-"""An optimizer: its name, ``my_module.MyOptimizer``, a class, or an entry of a study."""
+Rule = str | dict[str, Any]
+"""An optimizer: its name, ``my_module.MyOptimizer``, or an entry of a study."""
 RATES = (1.0, 4.0, 16.0)
 CHOOSING_SEED = 11
 LOSS = "loss"
@@ -51,7 +51,7 @@ class Comparison:
     """What a comparison has found; printed, it is a table and a sentence for each optimizer."""
 
     runs: DataFrame
-    """A row for each run: optimizer, rate, seed, metrics, and the step in which it diverged."""
+    """A row for each run: optimizer, rate, seed, how it ended and after which step, metrics."""
     tests: DataFrame
     """A row for each optimizer against the first: difference, interval, p and Holm's p."""
     winner: str | None
@@ -88,21 +88,26 @@ def compare(
     Raises:
         ValueError: An optimizer or another argument is wrong, or a run has failed.
     """
-    if isinstance(optimizers, (str, type)) or len(optimizers) < 2:
+    if isinstance(optimizers, str) or len(optimizers) < 2:
         raise ValueError("optimizers: give two or more, such as ['adamw', 'module.MyOptimizer']")
     seeds = range(1, seeds + 1) if isinstance(seeds, int) else seeds
     trainer = _Studies(tokens, name, cores or len(os.sched_getaffinity(0)))
     rules = trainer.rules([_entry_of(rule) for rule in optimizers], seeds)
     chosen, at_edge, tried = _choose(trainer, rules, sorted(set(rates)))
     if not chosen:
-        raise ValueError("optimizers: all of them diverge at all rates")
+        raise ValueError("optimizers: all of them diverge, also at the lowest rates")
     runs = trainer.run(rules, list(chosen.items()), seeds, "test")
     first, *_ = rules
     losses = _losses(runs)
     tests, (winner, ending) = _tests(losses, first), _verdict(losses, first, at_edge)
-    told = [_table(runs, list(rules), at_edge), "", *_divergences(pd.concat([tried, runs]))]
+    told = [_table(runs, at_edge), "", *_divergences(pd.concat([tried, runs]))]
     told += [_of_test(str(label), test, first) for label, test in tests.iterrows()]
-    told += [ending, trainer.described(seeds)]
+    told += [
+        ending,
+        f"Loss: nat a token of test text, mean ± sd over seeds {', '.join(map(str, seeds))};"
+        f" {STUDY['models'][0]} on a generated language, {tokens} tokens a run; best of several"
+        f" rates by validation text, seed {CHOOSING_SEED}. Numbers: {RESULTS / name / 'runs.csv'}",
+    ]
     return Comparison(runs, tests, winner, "\n".join(told))
 
 
@@ -113,16 +118,14 @@ def _entry_of(rule: Rule) -> dict[str, Any]:
             rule = yaml.safe_load(rule)
         except yaml.YAMLError as error:
             raise ValueError(f"optimizers: {rule} is no YAML ({error})") from None
-    if isinstance(rule, type):
-        if rule.__module__ == "__main__":
-            raise ValueError(
-                f"optimizers: no job can import {rule.__name__}; write it into a file my_module.py"
-                f" here, and give 'my_module.{rule.__name__}'"
-            )
-        rule = f"{rule.__module__}.{rule.__qualname__}"
-    if isinstance(rule, str) and "." in rule:
+    if isinstance(rule, dict):
+        return rule
+    if not isinstance(rule, str):
+        # Jobs import it, and cannot from a notebook.
+        raise ValueError(f"optimizers: {rule} must be 'my_module.MyClass', written in a file here")
+    if "." in rule:
         return {"name": "custom", "path": rule, "key": rule, "label": rule}
-    return rule if isinstance(rule, dict) else {"name": rule}
+    return {"name": rule}
 
 
 def _at_rate(entry: dict[str, Any], rate: float) -> dict[str, Any]:
@@ -170,8 +173,7 @@ class _Studies:
                 "word_similarity": "synthetic",
                 "downstream": None,
             },
-            # Each step is logged, so that a run which diverges says in which.
-            "execution": {"log_every": 1, "eval_every": None},
+            "execution": {"eval_every": None},
         }
         plan, file = make_plan(parse_study(values, "compare")), RESULTS / name / "plan.json"
         plan.write(file)
@@ -191,13 +193,12 @@ class _Studies:
         places = [(label, rate, seed) for label, rate in grid for seed in seeds]
         # The cells of a plan are in the order of its grid.
         runs = DataFrame(places, columns=["optimizer", "rate", "seed"], index=list(plan.cells))
-        ended = runs_of(plan).set_index("cell")
-        runs["diverged"] = ended["step"].where(ended["status"] == "diverged")
         results = collect(plan)
         wanted = results[results["metric"].isin(COLUMNS)]
         metrics = wanted.set_index(["cell", "metric"])["value"].unstack()  # noqa: PD010
-        found = runs.join(metrics.reindex(columns=[*COLUMNS])).reset_index(names="cell")
-        found.to_csv(file.with_name("runs.csv"), index=False)
+        ended = runs_of(plan).set_index("cell")
+        found = runs.join([ended, metrics.reindex(columns=[*COLUMNS])])
+        found.to_csv(file.with_name("runs.csv"), index_label="cell")
         return found
 
     def _train(self, plan: Plan, file: Path) -> None:
@@ -214,15 +215,6 @@ class _Studies:
 
             start([[*command, *share] for share in shares], Path(), watch)
             watch()
-
-    def described(self, seeds: Sequence[int]) -> str:
-        """Return what the numbers are of."""
-        return (
-            f"Loss: nat a token of test text, mean ± sd over seeds {', '.join(map(str, seeds))};"
-            f" {STUDY['models'][0]} on a generated language, {self.tokens} tokens a run; best of"
-            f" several rates by validation text, seed {CHOOSING_SEED}."
-            f" Numbers: {RESULTS / self.name / 'runs.csv'}"
-        )
 
 
 def _choose(
@@ -258,13 +250,12 @@ def _choose(
     return chosen, {*at_edge["optimizer"]}, tried
 
 
-def _table(runs: DataFrame, labels: Sequence[str], at_edge: set[str]) -> str:
+def _table(runs: DataFrame, at_edge: set[str]) -> str:
     """Return the table: means over seeds with standard deviations."""
     rows = []
-    for label in labels:
-        of_rule = runs[runs["optimizer"] == label]
-        rate = "diverged" if of_rule.empty else f"x {of_rule['rate'].iloc[0]:g}"
-        row = {"optimizer": label, "rate": f"{rate}{', at the edge' if label in at_edge else ''}"}
+    for label, of_rule in runs.groupby("optimizer", sort=False):
+        edge = ", at the edge" if label in at_edge else ""
+        row = {"optimizer": label, "rate": f"x {of_rule['rate'].iloc[0]:g}{edge}"}
         for metric, head in COLUMNS.items():
             mean, sd = of_rule[metric].mean(skipna=False), of_rule[metric].std(skipna=False)
             row[head] = f"{mean:.3f}" if math.isnan(sd) else f"{mean:.3f} ± {sd:.3f}"
@@ -273,16 +264,12 @@ def _table(runs: DataFrame, labels: Sequence[str], at_edge: set[str]) -> str:
 
 
 def _divergences(runs: DataFrame) -> list[str]:
-    """Return a sentence for each optimizer of which runs have diverged."""
-    said = []
-    for label, of_rule in runs.groupby("optimizer", sort=False):
-        places = [
-            f"in step {run['diverged']:.0f} (rate x {run['rate']:g}, seed {run['seed']})"
-            for run in of_rule.dropna(subset="diverged").to_dict("records")
-        ]
-        if places:
-            said.append(f"{label} diverged {', '.join(places)}; it had {len(of_rule)} runs.")
-    return said
+    """Return a sentence for each run that has diverged."""
+    return [
+        f"{run['optimizer']} diverged in step {run['step']} (rate x {run['rate']:g},"
+        f" seed {run['seed']})."
+        for run in runs[runs["status"] == "diverged"].to_dict("records")
+    ]
 
 
 def _losses(runs: DataFrame) -> DataFrame:

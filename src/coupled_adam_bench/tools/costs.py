@@ -36,11 +36,10 @@ def gpu_bytes(cell: Cell, study: Study, sequences: int) -> int:
     """Return the bytes on a GPU that trains on so many sequences at once."""
     model, tokens = cell.model, sequences * cell.training.seq_len
     shards = study.execution.gpus if study.execution.parallel == "fsdp" else 1
-    # Norms and residuals in float32, the inputs of the products in bfloat16; SwiGLU keeps its two
-    # factors and their product, RoPE the rotated queries and keys.
-    gelu = model.architecture == "gpt2"
-    layer = 20 * model.d_model + 4 * model.d_ffn if gelu else 24 * model.d_model + 8 * model.d_ffn
-    activations = tokens * (model.n_layer * layer + 14 * model.d_model)
+    # Bytes of a token and a layer, in widths: norms and residuals in float32, inputs of products in
+    # bfloat16; SwiGLU keeps its two factors and their product, RoPE the rotated queries and keys.
+    widths = model.n_layer * (36 if model.architecture == "gpt2" else 46) + 14
+    activations = tokens * widths * model.d_model
     logits = min(tokens, LOSS_TOKENS) * cell.vocab_size * 8
     # FSDP gathers a layer at a time, but embedding and head whole.
     gathered = 0 if shards == 1 else 8 * cell.vocab_size * model.d_model
@@ -49,10 +48,10 @@ def gpu_bytes(cell: Cell, study: Study, sequences: int) -> int:
 
 def most_sequences(cell: Cell, study: Study) -> int:
     """Return the micro-batch that fits into the budget's card: all, halved as training does."""
-    sequences = cell.training.batch_sequences // max(1, study.execution.gpus)
-    while (
-        sequences and gpu_bytes(cell, study, sequences) > CARDS[study.budget.gpu].memory * GPU_SHARE
-    ):
+    execution, memory = study.execution, CARDS[study.budget.gpu].memory
+    sequences = cell.training.batch_sequences // max(1, execution.gpus)
+    sequences = min(execution.micro_batch_sequences or sequences, sequences)
+    while sequences and gpu_bytes(cell, study, sequences) > GPU_SHARE * memory:
         sequences //= 2
     return sequences
 
@@ -91,13 +90,14 @@ def _time_and_money(cells: list[Cell], study: Study) -> list[tuple[str, str]]:
     waits = f"at least {_time(wall)} on {slots}, without evaluation; longest cell {_time(longest)}"
     if not n_gpus:
         return [("GPU hours", f"0; {_time(spent)} of a CPU's thread"), ("wall time", waits)]
-    share = sum(map(flops, cells)) / (3600 * spent * CARDS[budget.gpu].peak)
-    taken = f"{_three(spent)} on {budget.gpu}, at {100 * share:.0f} % of its peak"
-    money, price = "unknown; budget.gpu and its price are not set", budget.price_per_gpu_hour
-    if price is not None:
-        money = f"{_three(spent * price)} USD at {price:g} USD an hour"
-    memory = ("GPU memory", _memory(cells, study))
-    return [("GPU hours", taken), ("wall time", waits), memory, ("money", money)]
+    lines = [
+        ("GPU hours", f"{_three(spent)} on {budget.gpu}"),
+        ("wall time", waits),
+        ("GPU memory", _memory(cells, study)),
+    ]
+    if budget.price_per_gpu_hour is not None:
+        lines.append(("money", f"{_three(spent * budget.price_per_gpu_hour)} USD"))
+    return lines
 
 
 def _memory(cells: list[Cell], study: Study) -> str:
@@ -131,6 +131,4 @@ def _size(n_bytes: float) -> str:
 
 
 def _time(n_hours: float) -> str:
-    if n_hours >= 48:
-        return f"{_three(n_hours / 24)} days"
     return f"{_three(n_hours)} h" if n_hours >= 1 else f"{_three(60 * n_hours)} min"

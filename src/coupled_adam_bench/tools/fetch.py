@@ -16,28 +16,30 @@ _COPIES = (
     "https://raw.githubusercontent.com/mrmechko/simcross/ffc5c7598185be00260d81fd71274db32e6bceda"
 )
 WORD_LISTS = {
-    "MEN_dataset_lemma_form_full": f"{_COPIES}/MEN/MEN_dataset_lemma_form_full",
-    "rw.txt": "https://nlp.stanford.edu/~lmthang/morphoNLM/rw.zip",
-    "SimLex-999.txt": f"{_COPIES}/SimLex-999/SimLex-999.txt",
-    "wordsim_similarity_goldstandard.txt": f"{_COPIES}/wordsim353/similarity.tab",
-    "wordsim_relatedness_goldstandard.txt": f"{_COPIES}/wordsim353/relatedness.tab",
-}
-"""The public homes of the paper's word lists."""
-SHA256 = {
     "MEN_dataset_lemma_form_full": (
-        "d13c9c666691944c29aa4bdee7128fa69eb5f9734603f8c6048d1bc2ca08465a"
+        f"{_COPIES}/MEN/MEN_dataset_lemma_form_full",
+        "d13c9c666691944c29aa4bdee7128fa69eb5f9734603f8c6048d1bc2ca08465a",
     ),
-    "rw.txt": "f38941b02b85cf20e9d857ab4ee06ee0dfcb1c9ce0df6c546f1134fc5e625dae",
-    "SimLex-999.txt": "34751e3b4f9ef1719357489e984977b779e759ca5aae4633608168b1dd0fb004",
+    "rw.txt": (
+        "https://nlp.stanford.edu/~lmthang/morphoNLM/rw.zip",
+        "f38941b02b85cf20e9d857ab4ee06ee0dfcb1c9ce0df6c546f1134fc5e625dae",
+    ),
+    "SimLex-999.txt": (
+        f"{_COPIES}/SimLex-999/SimLex-999.txt",
+        "34751e3b4f9ef1719357489e984977b779e759ca5aae4633608168b1dd0fb004",
+    ),
     "wordsim_similarity_goldstandard.txt": (
-        "f1da938998863c94e53f72f984a5c6e215f0b46c323aae8f0f4930703a339107"
+        f"{_COPIES}/wordsim353/similarity.tab",
+        "f1da938998863c94e53f72f984a5c6e215f0b46c323aae8f0f4930703a339107",
     ),
     "wordsim_relatedness_goldstandard.txt": (
-        "66a7c88100624d0a391605ff61ce84e11d11ee620d51ec0298da49592838f8fa"
+        f"{_COPIES}/wordsim353/relatedness.tab",
+        "66a7c88100624d0a391605ff61ce84e11d11ee620d51ec0298da49592838f8fa",
     ),
 }
-"""Those of the authors' files [C], which have no header."""
+"""The paper's word lists: their public homes, and the SHA-256 of the authors' files [C]."""
 HAVE_HEADERS = ("MEN_dataset_lemma_form_full", "SimLex-999.txt")
+"""The published files that begin with a line which the authors' files do not have."""
 TASKS = {
     "hellaswag": "Rowan/hellaswag/default/validation",
     "winogrande": "allenai/winogrande/winogrande_xl/validation",
@@ -62,14 +64,15 @@ Item = tuple[str, bool, Callable[[], object]]
 
 
 def _get_list(target: Path) -> None:
-    with urlopen(WORD_LISTS[target.name], timeout=60) as answer:
+    address, wanted = WORD_LISTS[target.name]
+    with urlopen(address, timeout=60) as answer:
         content = answer.read()
     if zipfile.is_zipfile(io.BytesIO(content)):
         content = zipfile.ZipFile(io.BytesIO(content)).read(f"{target.stem}/{target.name}")
     if target.name in HAVE_HEADERS:
         content = content.partition(b"\n")[2]
-    if (found := sha256(content).hexdigest()) != SHA256[target.name]:
-        raise ValueError(f"its SHA-256 is {found} and must be {SHA256[target.name]}")
+    if (found := sha256(content).hexdigest()) != wanted:
+        raise ValueError(f"its SHA-256 is {found} and must be {wanted}")
     write_bytes(target, content)
 
 
@@ -83,33 +86,29 @@ def _get_rows(place: str, target: Path) -> None:
         rows.to_json(temporary)
 
 
-def _of_hub(source: HubSource) -> Item:
-    from coupled_adam_bench.data.documents import hub_files
-
+def _of_cache(name: str, get: Callable[..., object]) -> Item:
+    """Return what the hub's library keeps in its cache, from which it can be told to read alone."""
     try:
-        is_there = bool(hub_files(source, local_files_only=True))
+        is_there = bool(get(local_files_only=True))
     except FileNotFoundError:
         is_there = False
-    return f"dataset {source.dataset}", is_there, partial(hub_files, source)
-
-
-def _gpt2() -> Item:
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-
-    from coupled_adam_bench.data.tokenizers import GPT2, GPT2_REVISION
-
-    file = (GPT2, "tokenizer.json")
-    found = try_to_load_from_cache(*file, revision=GPT2_REVISION)
-    get = partial(hf_hub_download, *file, revision=GPT2_REVISION)
-    return "GPT-2's tokenizer", isinstance(found, str), get
+    return name, is_there, get
 
 
 def _items(study: Study) -> Iterator[Item]:
     """Yield what a study needs from the network: text, tokenizer, word lists and tasks."""
-    if isinstance(study.data.source, HubSource):
-        yield _of_hub(study.data.source)
+    # The libraries of the hub take long to import.
+    if isinstance(source := study.data.source, HubSource):
+        from coupled_adam_bench.data.documents import hub_files
+
+        yield _of_cache(f"dataset {source.dataset}", partial(hub_files, source))
     if study.data.tokenizer == "gpt2" and study.paths.tokenizer is None:
-        yield _gpt2()
+        from huggingface_hub import hf_hub_download
+
+        from coupled_adam_bench.data.tokenizers import GPT2, GPT2_REVISION
+
+        get = partial(hf_hub_download, GPT2, "tokenizer.json", revision=GPT2_REVISION)
+        yield _of_cache("GPT-2's tokenizer", get)
     lists, downstream = study.evaluation.word_similarity, study.evaluation.downstream
     for wanted in () if lists == "synthetic" else lists:
         target = Path(study.paths.word_similarity, wanted.file)

@@ -77,19 +77,10 @@ def forget(study: Path, markers: list[Path]) -> None:
         file.unlink(missing_ok=True)
 
 
-def tell_failed(
-    study: Path,
-    data: Path,
-    trained: Mapping[str, Path],
-    evaluated: Mapping[str, Path],
-    since: float,
-) -> None:
-    """Print the ends of logs of jobs that have run since a time and did not make their files."""
-    made = {"prepare": data, "try": study / "tried.json", "report": study / "manifest.json"}
-    made |= {f"{job}.train": marker for job, marker in trained.items()}
-    made |= {f"{job}.evaluate": marker for job, marker in evaluated.items()}
-    for job, output in made.items():
-        log = study / "logs" / f"{job}.log"
-        if log.exists() and not output.exists() and log.stat().st_mtime > since:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+def tell_failed(logs: Path, since: float) -> None:
+    """Print the ends of the logs of jobs that have failed since a time, as they say themselves."""
+    for log in sorted(logs.glob("*.log")):
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        has_failed = any(line.startswith(("error:", "Traceback")) for line in lines)
+        if has_failed and log.stat().st_mtime > since:
             print(f"\n{log} ends so:", *lines[-LINES:], sep="\n  ", file=sys.stderr)

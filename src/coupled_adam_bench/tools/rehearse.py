@@ -55,12 +55,9 @@ def miniature(study: Study) -> dict[str, Any]:
     counts = {study.steps(entry) for block in study.grid for entry in block.tokens}
     steps = {count: STEPS + place for place, count in enumerate(sorted(counts))}
     for block, written in zip(study.grid, values["grid"], strict=True):
-        tested = block.table is not None and study.table(block.table).rules.min_seeds
-        written["seeds"] = block.seeds[: tested or 1]
-        written["tokens"] = [
-            {"steps": steps[study.steps(entry)], "label": getattr(entry, "label", str(entry))}
-            for entry in block.tokens
-        ]
+        n_seeds = 1 if block.table is None else study.table(block.table).rules.min_seeds
+        written["seeds"] = block.seeds[:n_seeds]
+        written["tokens"] = [{"steps": steps[study.steps(entry)]} for entry in block.tokens]
     evaluation = values.setdefault("evaluation", {})
     evaluation["word_similarity"] = "synthetic"
     evaluation["test_loss"] = {"windows": study.evaluation.test_loss.windows, "n_batches": ITEMS}
@@ -76,7 +73,4 @@ def rehearse(study: Study, cores: int) -> int:
         file.write_text(yaml.safe_dump(miniature(study), sort_keys=False))
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
         command += ["--directory", folder, "--cores", str(cores), "--configfile", str(file)]
-        status = subprocess.run(command, env=environment(), check=False).returncode
-    if not status:
-        print(f"{study.study}: rehearsed, from text to report")
-    return status
+        return subprocess.run(command, env=environment(), check=False).returncode
