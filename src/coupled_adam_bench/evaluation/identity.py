@@ -45,7 +45,10 @@ def task_manager(names: Iterable[str], folders: list[Path]) -> Any:
 
 
 def check_tasks(study: Study) -> None:
-    """Raise ``ValueError`` for a task that neither the study's folders nor lm-eval have."""
+    """Raise ``ValueError`` for a task that neither the study's folders nor lm-eval have.
+
+    The trial would tell it, too, but only after the text is prepared, which may take hours.
+    """
     chosen = study.evaluation.downstream
     if chosen is None or chosen.tasks == "synthetic":
         return
