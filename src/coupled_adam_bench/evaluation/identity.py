@@ -77,10 +77,10 @@ def settings_of(study: Study) -> dict[str, dict[str, Any]]:
     lists, folder = evaluation.word_similarity, Path(study.paths.word_similarity)
     # The id of the data covers the sets of the generated language.
     own = [] if lists == "synthetic" else [folder / wanted.file for wanted in lists]
-    embeddings = evaluation.identity(exclude={"test_loss", "downstream"})
     found = {
         "test_loss": evaluation.test_loss.identity(),
-        "embeddings": embeddings | {"files": _contents(folder, own)},
+        "embeddings": evaluation.identity(exclude={"test_loss", "downstream"})
+        | {"files": _contents(folder, own)},
     }
     if downstream is not None:
         files = [*map(_of_tasks, task_folders(study))]
