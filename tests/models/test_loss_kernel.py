@@ -14,8 +14,8 @@ EQUAL = """
 import torch
 from torch.nn import functional as F
 from coupled_adam_bench.models import cross_entropy, loss_kernel
-from coupled_adam_bench.models.cross_entropy import IGNORED, sum_cross_entropy
-from coupled_adam_bench.models.loss_kernel import by_kernel
+from coupled_adam_bench.models.cross_entropy import sum_cross_entropy
+from coupled_adam_bench.models.loss_kernel import IGNORED, by_kernel
 
 loss_kernel.BLOCK = 64  # several blocks a row
 cross_entropy.CHUNK["cpu"] = 20  # several chunks, the last of another size

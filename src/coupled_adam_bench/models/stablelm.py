@@ -32,8 +32,8 @@ def rope_tables(seq_len: int, d_head: int, device: torch.device) -> tuple[Tensor
     return angles_TJ.cos(), angles_TJ.sin()
 
 
-def turned(x_BHTK: Tensor, cos_TJ: Tensor, sin_TJ: Tensor) -> Tensor:
-    """Turn coordinates j and j + J of each head by the angle of pair j, in the dtype of ``x``.
+def rotated(x_BHTK: Tensor, cos_TJ: Tensor, sin_TJ: Tensor) -> Tensor:
+    """Rotate coordinates j and j + J of each head by the angle of pair j, in the dtype of ``x``.
 
     The products are computed in the wider dtype of ``x`` and the tables.
     """
@@ -46,7 +46,7 @@ def turned(x_BHTK: Tensor, cos_TJ: Tensor, sin_TJ: Tensor) -> Tensor:
 
 
 class StableLMBlock(TransformerBlock):
-    """A layer whose queries and keys are turned by their positions, with a SwiGLU MLP."""
+    """A layer whose queries and keys are rotated by their positions, with a SwiGLU MLP."""
 
     def __init__(self, d_model: int, n_head: int, d_ffn: int) -> None:
         super().__init__(d_model, n_head, d_ffn)
@@ -54,10 +54,10 @@ class StableLMBlock(TransformerBlock):
         self.mlp_proj = nn.Linear(d_ffn, d_model, bias=False)
 
     def rotate(self, q_BHTK: Tensor, k_BHTK: Tensor, *angles: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn queries and keys by the angles of their positions."""
+        """Rotate queries and keys by the angles of their positions."""
         cos_TJ, sin_TJ = angles
         assert cos_TJ.dtype == torch.float32, "bf16 cannot tell neighbouring positions apart"
-        return turned(q_BHTK, cos_TJ, sin_TJ), turned(k_BHTK, cos_TJ, sin_TJ)
+        return rotated(q_BHTK, cos_TJ, sin_TJ), rotated(k_BHTK, cos_TJ, sin_TJ)
 
     def mlp(self, x_BTD: Tensor) -> Tensor:
         """Return ``mlp_proj(silu(gate(x)) * up(x))``, shape BTD (Shazeer, arXiv 2002.05202)."""
