@@ -73,6 +73,7 @@ def test_stops_change_no_byte(
     rng = np.random.default_rng(seed)
     monkeypatch.setattr(prepare, "BATCH", int(rng.integers(1, 30)))
     monkeypatch.setattr(prepare, "SAVED", int(rng.integers(1, 4)))
+    (tmp_path / "stopped/tokenizer").mkdir(parents=True)  # a stop before anything is written
     left, split_of = 0, prepare.split_of
 
     def stops(*arguments: object) -> str:
