@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +204,7 @@ class _Studies:
 
     def _train(self, plan: Plan, file: Path) -> None:
         """Train and measure what is not yet, and show how many runs are trained."""
-        is_measured = measured(plan)
-        left = [cell for cell in plan.cells if not is_measured(cell)]
+        left = [*filterfalse(measured(plan), plan.cells)]
         command = ["train", "--evaluate", "--plan", str(file), "--cells"]
         shares = [left[first :: self.cores] for first in range(min(self.cores, len(left)))]
         with tqdm(total=len(plan.cells), desc=plan.study.study, unit="run") as bar:

@@ -101,15 +101,12 @@ def _time_and_money(cells: list[Cell], study: Study) -> list[tuple[str, str]]:
 
 
 def _memory(cells: list[Cell], study: Study) -> str:
-    """Return what the model takes that fills a card most, or that does not fit into it."""
-    taken = []
-    for cell in {cell.model.name: cell for cell in cells}.values():
-        n = most_sequences(cell, study)
-        if n == 0:
-            return f"{cell.model.name}: not even one sequence fits into {study.budget.gpu}"
-        taken.append((gpu_bytes(cell, study, n), f"{cell.model.name}, {n} sequences at once"))
-    most, what = max(taken)
-    return f"{_size(most)} at most: {what}"
+    """Return what the largest model takes, and how many sequences of it fit into a card."""
+    largest = max(cells, key=lambda cell: cell.n_params)
+    name, n = largest.model.name, most_sequences(largest, study)
+    if n == 0:
+        return f"{name}: not even one sequence fits into {study.budget.gpu}"
+    return f"{_size(gpu_bytes(largest, study, n))}: {name}, {n} sequences at once"
 
 
 def _disk(cells: list[Cell], study: Study) -> str:

@@ -11,7 +11,7 @@ from tempfile import TemporaryFile
 
 LINES = 5
 """How much of what a failed command said is told."""
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.1
 
 
 def environment() -> dict[str, str]:
