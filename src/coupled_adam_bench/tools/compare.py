@@ -106,8 +106,8 @@ def compare(
     told += [
         ending,
         f"Loss: nat a token of test text, mean ± sd over seeds {', '.join(map(str, seeds))};"
-        f" {STUDY['models'][0]} on a generated language, {tokens} tokens a run; best of several"
-        f" rates by validation text, seed {CHOOSING_SEED}. Numbers: {RESULTS / name / 'runs.csv'}",
+        f" {STUDY['models'][0]} on a generated language, {tokens} tokens a run; the best rate of each"
+        f" by validation text, seed {CHOOSING_SEED}. Numbers: {RESULTS / name / 'runs.csv'}",
     ]
     return Comparison(runs, tests, winner, "\n".join(told))
 
