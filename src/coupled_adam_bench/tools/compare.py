@@ -106,8 +106,8 @@ def compare(
     told += [
         ending,
         f"Loss: nat a token of test text, mean ± sd over seeds {', '.join(map(str, seeds))};"
-        f" {STUDY['models'][0]} on a generated language, {tokens} tokens a run; the best rate of each"
-        f" by validation text, seed {CHOOSING_SEED}. Numbers: {RESULTS / name / 'runs.csv'}",
+        f" {STUDY['models'][0]} on a generated language, {tokens} tokens a run; the best rate of"
+        f" each by validation text, seed {CHOOSING_SEED}. Numbers: {RESULTS / name / 'runs.csv'}",
     ]
     return Comparison(runs, tests, winner, "\n".join(told))
 
@@ -207,7 +207,8 @@ class _Studies:
         left = [*filterfalse(measured(plan), plan.cells)]
         command = ["train", "--evaluate", "--plan", str(file), "--cells"]
         shares = [left[first :: self.cores] for first in range(min(self.cores, len(left)))]
-        with tqdm(total=len(plan.cells), desc=plan.study.study, unit="run") as bar:
+        # With miniters it is drawn when a run has ended, and not at each look.
+        with tqdm(total=len(plan.cells), desc=plan.study.study, unit="run", miniters=1) as bar:
 
             def watch() -> None:
                 trained = [cell for cell in plan.cells if run_of(cell).record.is_file()]
