@@ -11,11 +11,12 @@ CPU_FLOPS = 40e9
 BYTES_PER_PARAMETER = 16
 """Weight, gradient and two moments in float32."""
 LOSS_TOKENS = 4096
-"""Tokens whose logits the loss holds at a time, in bfloat16 twice and in float32 once."""
+"""Tokens whose logits the loss holds at a time, in bfloat16 twice and in float32 once; it is CHUNK
+of ``models/cross_entropy.py``, which needs torch."""
 GPU_SHARE = 0.9
 """Share of a GPU's memory to fill; the rest is for CUDA, fragments and communication."""
 CHECKPOINTS = 2
-"""Checkpoints that a cell keeps, each of weights and two moments."""
+"""Checkpoints that a cell keeps (``training/checkpoint.py``), each of weights and two moments."""
 
 
 def flops(cell: Cell) -> int:

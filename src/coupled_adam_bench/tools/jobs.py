@@ -18,16 +18,17 @@ LINES = 15
 """How much of a failed job's log is told."""
 
 
-def planned(config: Mapping[str, Any], is_start: bool, without_text: bool) -> Plan:
+def planned(config: Mapping[str, Any], is_main_process: bool, without_text: bool) -> Plan:
     """Return the plan of a start; what is wrong with its study ends it, in the study's own words.
 
-    The text of a plan ``without_text`` is not looked for. Jobs of a start do not look for tasks.
+    The text of a plan ``without_text`` is not looked for. Tasks, which take seconds to find, are in
+    the main process of Snakemake alone, and not again in each job's.
     """
     try:
         study = parse_study(config)
         if without_text:
             return Plan(study, "", {})
-        if is_start:
+        if is_main_process:
             check_tasks(study)
         return make_plan(study)
     except (ValueError, OSError) as error:
@@ -73,7 +74,9 @@ def forget(study: Path, markers: list[Path]) -> None:
     """
     copied = study / "mlflow.json"
     old = [*markers, study / "manifest.json"] if markers else []
-    for file in old if is_copied(copied) else [*old, copied]:
+    if not is_copied(copied):
+        old.append(copied)
+    for file in old:
         file.unlink(missing_ok=True)
 
 

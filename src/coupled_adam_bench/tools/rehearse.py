@@ -45,6 +45,7 @@ def miniature(study: Study) -> dict[str, Any]:
         # Of another width each, so that tables have as many rows.
         small = {"n_layer": LAYERS, "n_head": 2, "d_model": 8 * number}
         values["models"].append(model.model_dump(mode="json") | small)
+    # What depends on the size of a run; all else stays as the study has it.
     values["training"] = values.get("training", {}) | {
         "seq_len": 16,
         "batch_sequences": 4,
