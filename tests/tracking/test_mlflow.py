@@ -141,11 +141,13 @@ def test_an_error_of_mlflow_is_a_line_and_the_database_stays_as_it_is(
     assert not tracking.is_copied(RECORD)
     assert "\n" not in tracking.told(RECORD)
     tracking.DATABASE.unlink()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://anna:secret@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     tracking.copy_study(plan, RECORD)
     assert not tracking.is_copied(RECORD)
     assert "\n" not in tracking.told(RECORD)
+    assert "127.0.0.1" in RECORD.read_text()
+    assert "secret" not in RECORD.read_text()
 
 
 def test_a_copy_whose_database_is_gone_or_another_is_none(

@@ -4,6 +4,7 @@ Nothing here imports MLflow before it is time, and no fault of MLflow stops a st
 """
 
 import os
+import re
 import select
 import subprocess
 import sys
@@ -24,6 +25,11 @@ def address() -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{DATABASE}"
 
 
+def _public(text: str) -> str:
+    """Return a text without the user and the password of an address, which no file may have."""
+    return re.sub(r"//[^/\s]*@", "//", text)
+
+
 def _copy(plan: Plan) -> dict[str, str]:
     """Copy what is new; return the record of it, which names an error instead of raising it."""
     # A server that is away is told in a minute, and nobody else is told anything.
@@ -33,7 +39,7 @@ def _copy(plan: Plan) -> dict[str, str]:
         ("MLFLOW_HTTP_REQUEST_TIMEOUT", "20"),
     ):
         os.environ.setdefault(name, value)
-    record = {"uri": address()}
+    record = {"uri": _public(address())}
     try:
         from coupled_adam_bench.tracking.mlflow import import_study
 
@@ -41,7 +47,7 @@ def _copy(plan: Plan) -> dict[str, str]:
             return record | {"experiment": import_study(plan, address())}
     except Exception as error:  # of many types: of MLflow, its server, its database, the disk
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return record | {"error": said}
+        return record | {"error": _public(said)}
 
 
 def copy_study(plan: Plan, record: Path) -> None:
@@ -56,7 +62,7 @@ def is_copied(record: Path) -> bool:
     found = read_json(record)
     return (
         "error" not in found
-        and found["uri"] == address()
+        and found["uri"] == _public(address())
         and (found["uri"] != f"sqlite:///{DATABASE}" or DATABASE.exists())
     )
 
@@ -90,7 +96,7 @@ def start_following(plan_file: Path, log: Path) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "coupled_adam_bench", "track", "--plan", str(plan_file)]
     with log.open("w") as file:
         return subprocess.Popen(
-            [*command, "--follow"],
+            command,
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,
