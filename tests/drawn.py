@@ -69,5 +69,5 @@ def draw_study(rng: np.random.Generator) -> Study:
                         kind = "adamw" if key == "mine" else key  # with settings of its own
                         named = (name, *place, "model", "data", key, key, kind, *map(str, place))
                         rows.append((*named, seed, cell, metric, as_float))
-    columns = "table n_tokens n_params model data optimizer label kind D N seed cell metric value"
+    columns = "table n_tokens n_params model data optimizer label kind tokens_label size_label seed cell metric value"
     return Study(tables, pd.DataFrame(rows, columns=columns.split()), exact)

@@ -17,12 +17,11 @@ import pytest
 from tiny import REPOSITORY, changed
 
 from coupled_adam_bench.evaluation.stage import measurements
-from coupled_adam_bench.report import figures, page
-from coupled_adam_bench.report.manifest import manifest
-from coupled_adam_bench.report.render import environment
+from coupled_adam_bench.report import figures, manifest, page
+from coupled_adam_bench.report.render import load_templates
 from coupled_adam_bench.report.study import report
-from coupled_adam_bench.report.tables import print_table
-from coupled_adam_bench.results.collect import collect, runs_of
+from coupled_adam_bench.report.tables import lay_out
+from coupled_adam_bench.results.collect import collect, endings
 from coupled_adam_bench.results.values import values_of
 from coupled_adam_bench.statistics import tests as statistics
 from coupled_adam_bench.statistics.verdict import verdict
@@ -106,6 +105,11 @@ def test_a_second_report_has_the_same_bytes(copy: Path) -> None:
     made_of = json.loads((FOLDER / "manifest.json").read_text())
     assert [cell["status"] for cell in made_of["cells"]][:2] == ["completed", "not trained"]
     assert parse_study(made_of["study"]) == plan.study
+    # The figure of the longest cells is drawn of them alone.
+    for cell in plan.cells.values():
+        if cell.steps == 40:
+            shutil.rmtree(run_of(cell.id).folder)
+    report(plan, TEMPLATES, partial=True)
 
 
 def test_print_takes_few_pages(finished: Path, tmp_path: Path) -> None:
@@ -119,8 +123,7 @@ def test_print_takes_few_pages(finished: Path, tmp_path: Path) -> None:
     assert len(re.findall(rb"/Type\s*/Page\b", out.read_bytes())) <= 5
 
 
-def numbers_of(plan: Plan) -> figures.Numbers:
-    results = collect(plan)
+def numbers_of(plan: Plan, results: pd.DataFrame) -> figures.Numbers:
     values = values_of(plan, results)
     return figures.Numbers(plan, results, values.drop_duplicates(["cell", "metric"]))
 
@@ -134,7 +137,7 @@ def lines_of(ax: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 def test_figures_draw_the_means_over_seeds(finished: Path) -> None:
     plan = read_plan(FOLDER / "plan.json")
-    numbers = numbers_of(plan)
+    numbers = numbers_of(plan, collect(plan))
     # The place that has most seeds is not the largest one, which has a single seed.
     assert set(numbers.most_seeds()["n_tokens"]) == {30 * 256}
     loss, ratio = figures._training(numbers).axes
@@ -172,7 +175,7 @@ def test_figures_draw_the_means_over_seeds(finished: Path) -> None:
         difference = (losses["Coupled Adam"] - losses["Adam"]).mean()
         assert lines_of(apart)["Coupled Adam"][1][place] == pytest.approx(difference)
 
-    slope, r2 = figures._second_moment(numbers).axes
+    slope, r2 = figures._second_moment(numbers, figures._histories(numbers.longest())).axes
     (longest,) = [
         cell
         for cell in plan.cells.values()
@@ -183,6 +186,48 @@ def test_figures_draw_the_means_over_seeds(finished: Path) -> None:
         (points,) = lines_of(ax).values()
         assert [*points[0]] == [256 * row["step"] for row in rows]
         assert [*points[1]] == pytest.approx([row[name] for row in rows])
+
+
+def test_models_and_lengths_that_print_alike_have_lines_of_their_own(finished: Path) -> None:
+    study = json.loads((FOLDER / "plan.json").read_text())["study"]
+    small = study["models"][0]
+    study = changed(study, "models", [small, small | {"name": "other"}])
+    tokens = [{"steps": steps, "label": "8K"} for steps in (30, 31)]
+    block = study["grid"][0] | {"models": ["small", "other"], "tokens": tokens}
+    plan = make_plan(parse_study(study | {"grid": [block]}))
+    rows = [
+        (cell.id, "test", "loss", cell.steps + (cell.model.name == "other"))
+        for cell in plan.cells.values()
+    ]
+    results = pd.DataFrame(rows, columns=["cell", "task", "metric", "value"])
+    numbers = numbers_of(plan, results)
+    drawn = [lines_of(ax)["Adam"] for ax in figures._against_tokens(numbers, "loss").axes]
+    assert [[*y] for _, y in drawn] == [[30, 31], [31, 32]]
+    cells = numbers.most_seeds()
+    assert len(cells) == 6
+    names = ["tokens_label", "size_label"]
+    assert len(numbers.shown[names].drop_duplicates()) == 4
+
+
+def test_the_revision_is_that_of_our_own_code_and_says_what_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> str:
+        user = ["-c", "user.name=Anna", "-c", "user.email=anna@example.org"]
+        command = ["git", "-C", str(tmp_path), *user, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    code = tmp_path / "code.py"
+    code.write_text("1\n")
+    monkeypatch.setattr(manifest, "__file__", str(code))
+    git("init")
+    assert manifest._revision() is None  # in the repository of others, and none of its files
+    git("add", "code.py")
+    git("commit", "-m", "code")
+    commit = git("rev-parse", "HEAD")
+    assert manifest._revision() == commit
+    code.write_text("2\n")
+    assert manifest._revision() == f"{commit}-dirty"
 
 
 def test_a_study_has_the_figures_that_it_is_about(finished: Path, tmp_path: Path) -> None:
@@ -268,15 +313,17 @@ def test_studies_of_which_little_is_there(
 ) -> None:
     study = json.loads((FOLDER / "plan.json").read_text())["study"]
     grid = [study["grid"][0] | block]
-    plan = make_plan(parse_study(study | {"grid": grid, "tables": tables}))
-    results, runs = collect(plan, partial=True), runs_of(plan)
+    study |= {"grid": grid, "tables": tables, "paths": {"hub_mirror": "/home/anna"}}
+    plan = make_plan(parse_study(study))
+    results, runs = collect(plan, partial=True), endings(plan)
     values = values_of(plan, results)
     tests = statistics.tests_of(values, plan.tables)
     assert len(tests) == n_tests
     assert (verdict(values, tests, plan.tables) is not None) == has_verdict
-    printed = [
-        print_table(plan, each, values, tests, results, runs) for each in plan.tables.values()
-    ]
-    made = manifest(plan, runs)
-    text = page.page_of(plan, environment(TEMPLATES), values, tests, printed, [], runs, made, None)
+    printed = [lay_out(plan, each, values, tests, results, runs) for each in plan.tables.values()]
+    made = manifest.manifest(plan, runs)
+    text = page.page_of(
+        plan, load_templates(TEMPLATES), values, tests, printed, [], runs, made, None
+    )
     assert len(Page(text).words) > 100
+    assert "anna" not in f"{text}{made}"

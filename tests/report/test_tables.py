@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from tiny import REPOSITORY, tiny_study
 
-from coupled_adam_bench.report.render import FORMATS, environment
-from coupled_adam_bench.report.tables import Printed, print_table
+from coupled_adam_bench.report.render import FORMATS, load_templates
+from coupled_adam_bench.report.tables import Printed, lay_out
 from coupled_adam_bench.results.values import values_of
 from coupled_adam_bench.statistics import tests as statistics
 from coupled_adam_bench.study.catalogue.metrics import METRICS, Metric
@@ -96,13 +96,13 @@ def printed(plan: Plan, *extra: tuple[str, str, float], **runs: object) -> dict[
     tests = statistics.tests_of(values, plan.tables)
     of_runs = pd.DataFrame({"cell": [*plan.cells]}).assign(**ended)
     return {
-        name: print_table(plan, table, values, tests, results, of_runs)
+        name: lay_out(plan, table, values, tests, results, of_runs)
         for name, table in plan.tables.items()
     }
 
 
 def render(table: Printed, ending: str) -> str:
-    templates = environment(REPOSITORY / "templates")
+    templates = load_templates(REPOSITORY / "templates")
     return templates.get_template(f"{FORMATS[ending]}/table.{ending}.j2").render(printed=table)
 
 
@@ -147,7 +147,7 @@ def test_a_column_without_values_is_left_out_and_a_loss_above_guessing_told() ->
     values = values_of(plan, results)
     tests = statistics.tests_of(values, plan.tables)
     runs = pd.DataFrame({"cell": [*plan.cells], "status": "completed", "step": 1})
-    table = print_table(plan, plan.tables["table1"], values, tests, results, runs)
+    table = lay_out(plan, plan.tables["table1"], values, tests, results, runs)
     assert [column.name for column in table.columns] == ["loss"]
     assert sum(f"above {4.85}" in note for note in table.notes) == 1
     assert not any(note.startswith("Missing") for note in table.notes)

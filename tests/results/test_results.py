@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from coupled_adam_bench.evaluation.stage import measurements
-from coupled_adam_bench.results.collect import COLUMNS, collect, runs_of
+from coupled_adam_bench.results.collect import COLUMNS, collect, endings
 from coupled_adam_bench.results.values import read_results, values_of
 from coupled_adam_bench.store.runs import run_of
 from coupled_adam_bench.study.catalogue.metrics import METRICS
@@ -41,7 +41,7 @@ def test_every_number_is_the_one_that_was_measured(finished: Path) -> None:
             for row in written:
                 assert by_cell[cell.id, row["task"], row["metric"]] == row["value"]
     assert n_measured == by_cell.notna().sum()
-    runs = runs_of(plan).set_index("cell")
+    runs = endings(plan).set_index("cell")
     assert set(runs["status"]) == {"completed", "diverged"}
     assert (runs["reason"] != "").equals(runs["status"] == "diverged")
 
@@ -76,4 +76,4 @@ def test_a_partial_report_is_of_what_is_measured_so_far(copy: Path) -> None:
     assert len(missing[missing["cell"] == second]) == len(found[found["cell"] == second])
     whole = pd.concat([found, collect(plan, partial=True)]).drop_duplicates()
     assert len(whole) == len(found)
-    assert runs_of(plan).set_index("cell").loc[second, "status"] == "not trained"
+    assert endings(plan).set_index("cell").loc[second, "status"] == "not trained"

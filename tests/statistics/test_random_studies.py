@@ -16,7 +16,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from coupled_adam_bench.report.tables import rows_of
+from coupled_adam_bench.report.tables import lines_of
 from coupled_adam_bench.results.values import PLACE
 from coupled_adam_bench.statistics import tests as statistics
 from coupled_adam_bench.statistics.tests import COLUMNS, against
@@ -212,21 +212,23 @@ def assert_printed(study: Study, tests: Any, exact: Any, bold: set[Key]) -> None
     columns = [DECLARED[name] for name in METRICS]
     for table in study.tables:
         own, own_tests = (frame[frame["table"] == table] for frame in (study.values, tests))
-        for row in rows_of(own, own_tests, columns):
-            for metric, cell in zip(columns, row.cells, strict=True):
-                place = (table, int(row.tokens), int(row.size), metric.name)
-                values = list(exact[place][row.label].values())
+        for line in lines_of(own, own_tests, columns):
+            for metric, entry in zip(columns, line.entries, strict=True):
+                place = (table, int(line.tokens), int(line.size), metric.name)
+                values = list(exact[place][line.label].values())
                 unit = 10.0**-metric.digits
-                assert cell.bold == ((*place, row.label) in bold)
+                assert entry.bold == ((*place, line.label) in bold)
                 if None in values:
-                    assert cell.text == "-"
+                    assert entry.number.text == "-"
                     continue
-                printed = float(cell.number.mean.replace("−", "-"))
+                printed = float(entry.number.mean.replace("−", "-"))
                 assert abs(printed - float(mean(values))) <= 0.5000001 * unit
-                assert ("-0" not in cell.number.mean) and ("−" in cell.number.mean) == (printed < 0)
+                assert ("-0" not in entry.number.mean) and ("−" in entry.number.mean) == (
+                    printed < 0
+                )
                 if len(values) > 1:
                     sd = np.std([float(value) for value in values], ddof=1)
-                    assert abs(int(cell.number.spread[1:-1]) * unit - sd) <= 0.5000001 * unit
+                    assert abs(int(entry.number.spread[1:-1]) * unit - sd) <= 0.5000001 * unit
 
 
 def assert_verdict(study: Study, tests: Any, reference: dict[Key, SimpleNamespace]) -> None:

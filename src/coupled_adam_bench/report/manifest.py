@@ -1,6 +1,7 @@
 """``manifest.json``: what made a report, so that it can be made again."""
 
 import platform
+import shutil
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -18,16 +19,27 @@ from coupled_adam_bench.study.plan import VERSIONS, Plan
 PACKAGES = ("torch", "numpy", "pandas", "scipy", "lm_eval", "snakemake")
 
 
-def _revision() -> str | None:
-    """Return the commit of the code, None where it is not in a Git repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+def _git(*arguments: str) -> str:
+    """Return what Git says of the folder of our code, nothing where it fails."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
+    return found.stdout.strip()
+
+
+def _revision() -> str | None:
+    """Return the commit of the code, with ``-dirty`` behind it if files were changed since.
+
+    None where the code is in no Git repository, or only installed below that of another project.
+    """
+    if shutil.which("git") is None or not _git("ls-files"):
+        return None
+    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 
 
 def manifest(plan: Plan, runs: DataFrame) -> dict[str, Any]:
     """Return settings, versions of the stages, software, and the cells with their machines."""
-    study = plan.study.model_dump(mode="json", exclude_unset=True)
+    # Reports are published, and paths tell of the user's machine.
+    study = plan.study.model_dump(mode="json", exclude_unset=True, exclude={"paths"})
     software = {"coupled_adam_bench": __version__, "python": platform.python_version()}
     software |= {name: version(name) for name in PACKAGES}
     cells = []

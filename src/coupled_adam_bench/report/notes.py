@@ -55,7 +55,8 @@ def _missing(values: DataFrame, runs: DataFrame) -> Iterator[str]:
         return
     reasons = []
     lacking = values[lacks].merge(runs, on="cell")
-    for key, found in lacking.groupby(["label", "D", "N", "status"], sort=False):
+    columns = ["label", "tokens_label", "size_label", "status"]
+    for key, found in lacking.groupby(columns, sort=False):
         label, tokens, size, why = map(str, key)
         seeds = ", ".join(map(str, found["seed"].unique()))
         if why == "completed":
@@ -99,7 +100,9 @@ def _guessing(plan: Plan, values: DataFrame) -> Iterator[str]:
     guessing = math.log(plan.study.data.vocab_size)
     losses = values[(values["metric"] == "loss") & (values["value"] > guessing)]
     worse = losses.drop_duplicates([*PLACE, "optimizer"])
-    places = [f"{row.label} at D = {row.D}, N = {row.N}" for row in worse.itertuples()]
+    places = [
+        f"{row.label} at D = {row.tokens_label}, N = {row.size_label}" for row in worse.itertuples()
+    ]
     if places:
         yield f"Worse than guessing, a loss above {fixed(guessing, 2)}: {'; '.join(places)}."
 

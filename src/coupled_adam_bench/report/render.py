@@ -8,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 FORMATS = {"tex": "latex", "html": "html", "md": "md"}
 """The ending of each format, and the folder of its templates."""
 
+# Of what stands in texts: special characters, and the symbols of metrics in notes.
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$",
@@ -28,7 +29,7 @@ def markdown(text: str) -> str:
     return re.sub(r"([\\`*\[\]|]|(?<!\w)_|_(?!\w)|<(?=\S))", r"\\\1", text)
 
 
-def environment(folder: Path) -> Environment:
+def load_templates(folder: Path) -> Environment:
     """Return the templates; a name that is not given is an error, and HTML is escaped."""
     found = Environment(
         loader=FileSystemLoader(folder),

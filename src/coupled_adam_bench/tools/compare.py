@@ -18,8 +18,8 @@ import yaml
 from pandas import DataFrame, Series
 from tqdm import tqdm
 
-from coupled_adam_bench.results.collect import collect, runs_of
-from coupled_adam_bench.statistics.tests import ALPHA, holm, test_pair
+from coupled_adam_bench.results.collect import collect, endings
+from coupled_adam_bench.statistics.tests import ALPHA, holm, t_tests
 from coupled_adam_bench.store.runs import RESULTS, run_of
 from coupled_adam_bench.study.catalogue.bands import BANDS
 from coupled_adam_bench.study.plan import Plan, make_plan
@@ -197,7 +197,7 @@ class _Studies:
         results = collect(plan)
         wanted = results[results["metric"].isin(COLUMNS)]
         metrics = wanted.set_index(["cell", "metric"])["value"].unstack()  # noqa: PD010
-        ended = runs_of(plan).set_index("cell")
+        ended = endings(plan).set_index("cell")
         found = runs.join([ended, metrics.reindex(columns=[*COLUMNS])])
         found.to_csv(file.with_name("runs.csv"), index_label="cell")
         return found
@@ -283,7 +283,7 @@ def _tests(losses: DataFrame, reference: str) -> DataFrame:
     """Return the paired test of each optimizer against one, with Holm's p over these."""
     rivals = [label for label in losses if label != reference and reference in losses]
     of_seed = losses.to_dict()
-    rows = [test_pair(of_seed[label], of_seed[reference], higher=False) for label in rivals]
+    rows = [t_tests(of_seed[label], of_seed[reference], higher=False) for label in rivals]
     columns = ["difference", "low", "high", "p_paired", "reason"]
     tests = DataFrame(rows, index=rivals, columns=columns)
     return tests.assign(p_holm=holm(tests["p_paired"].astype(float)))
