@@ -122,6 +122,12 @@ def test_only_what_is_missing_is_made_again(copy: Path) -> None:
     (RUNS / blocked).unlink()
 
     kill_while_it_trains(blocked)
+    # A start beside one that works on the study is refused, and its jobs keep their plan.
+    write(changed(study, "grid.0.seeds", [7, 8]))
+    before = times()
+    assert snakemake(copy, "report").returncode == 1
+    assert times() == before
+    write(study)
     assert snakemake(copy, "--unlock").returncode == 0
     done = snakemake(copy, "report", **SURROUNDINGS)
     assert done.returncode == 0, done.stderr

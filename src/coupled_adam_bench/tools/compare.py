@@ -21,7 +21,9 @@ from tqdm import tqdm
 from coupled_adam_bench.results.collect import collect, endings
 from coupled_adam_bench.statistics.tests import ALPHA, holm, t_tests
 from coupled_adam_bench.store.runs import RESULTS, run_of
+from coupled_adam_bench.study.base import meant
 from coupled_adam_bench.study.catalogue.bands import BANDS
+from coupled_adam_bench.study.optimizers import KINDS
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.study import parse_study
 from coupled_adam_bench.tools.jobs import measured
@@ -126,6 +128,11 @@ def _entry_of(rule: Rule) -> dict[str, Any]:
         raise ValueError(f"optimizers: {rule} must be 'my_module.MyClass', written in a file here")
     if "." in rule:
         return {"name": "custom", "path": rule, "key": rule, "label": rule}
+    if rule not in KINDS:
+        known = ", ".join(KINDS)
+        raise ValueError(
+            f"optimizers: {rule} is none of {known} and no 'my_module.MyClass'{meant(rule, KINDS)}"
+        )
     return {"name": rule}
 
 

@@ -28,9 +28,10 @@ def planned(config: Mapping[str, Any], is_main_process: bool, without_text: bool
         study = parse_study(config)
         if without_text:
             return Plan(study, "", {})
+        plan = make_plan(study)
         if is_main_process:
             check_tasks(study)
-        return make_plan(study)
+        return plan
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
 
@@ -58,6 +59,13 @@ def batches(
     cells = {f"batch-{start // size:03d}{end}": ids[start : start + size] for start in starts}
     left = [job for job, own in cells.items() if not all(map(is_done, own))]
     return cells, {job: folder / f"{job}.done" for job in left}
+
+
+def is_locked(study: Path) -> bool:
+    """Tell whether another start works on a study: Snakemake refuses a second one, but only after
+    it has read the Snakefile."""
+    locks = Path(".snakemake/locks").glob("*.lock")
+    return any(f"{study}/" in lock.read_text(encoding="utf-8") for lock in locks)
 
 
 def begin(plan: Plan, file: Path) -> None:
