@@ -62,7 +62,6 @@ def faults(values: Any) -> list[str]:
         ("evaluation.downstream.tasks", "race", "list"),
         ("evaluation.downstream.tasks", ["race", "race"], "race"),
         ("execution.gpus", -1, "0"),
-        ("budget", {"price_per_gpu_hour": 2.0}, "gpu"),
         ("budget", {"gpu": "H201"}, "H200"),
         ("protocol", "../up", "match"),
     ],

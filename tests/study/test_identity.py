@@ -38,7 +38,6 @@ OTHER = {
     "task_versions": "0.4.3",
     "parallel": "fsdp",
     "gpu": "A100",
-    "price_per_gpu_hour": 3.0,
     "comparison": "single_runs",
     "beta1": 0.5,
     "beta2": 0.5,

@@ -1,4 +1,4 @@
-"""What a study will run and what that takes: hours, memory, disk and money, by one formula."""
+"""What a study will run and what that takes: hours, memory and disk."""
 
 from collections import Counter
 
@@ -75,14 +75,14 @@ def describe_plan(plan: Plan) -> str:
         ("cells", f"{len(cells)} on {study.data.name}: {counted}"),
         *blocks,
         ("tokens", f"{sum(cell.n_tokens for cell in cells):,}"),
-        *_time_and_money(cells, study),
+        *_time_and_memory(cells, study),
         ("disk", _disk(cells, study)),
         ("next", "snakemake rehearse (all in miniature), then fetch, then all"),
     ]
     return "\n".join(f"{name:<13} {said}".rstrip() for name, said in lines)
 
 
-def _time_and_money(cells: list[Cell], study: Study) -> list[tuple[str, str]]:
+def _time_and_memory(cells: list[Cell], study: Study) -> list[tuple[str, str]]:
     budget, n_gpus = study.budget, study.execution.gpus
     spent = sum(hours(cell, study) for cell in cells)
     longest = max(hours(cell, study) for cell in cells) / max(1, n_gpus)
@@ -91,14 +91,11 @@ def _time_and_money(cells: list[Cell], study: Study) -> list[tuple[str, str]]:
     waits = f"at least {_time(wall)} on {slots}, without evaluation; longest cell {_time(longest)}"
     if not n_gpus:
         return [("GPU hours", f"0; {_time(spent)} of a CPU's thread"), ("wall time", waits)]
-    lines = [
+    return [
         ("GPU hours", f"{_three(spent)} on {budget.gpu}"),
         ("wall time", waits),
         ("GPU memory", _memory(cells, study)),
     ]
-    if budget.price_per_gpu_hour is not None:
-        lines.append(("money", f"{_three(spent * budget.price_per_gpu_hour)} USD"))
-    return lines
 
 
 def _memory(cells: list[Cell], study: Study) -> str:
