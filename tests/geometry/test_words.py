@@ -151,4 +151,5 @@ def test_the_trial_shows_the_first_pair(finished: Path) -> None:
         "first": (one, two, float(rating)),
         "pairs": len(lines),
         "kept": len(lines),
+        "warning": None,
     }

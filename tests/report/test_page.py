@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from tiny import REPOSITORY, changed
 
 from coupled_adam_bench.evaluation.stage import measurements
@@ -186,6 +187,13 @@ def test_figures_draw_the_means_over_seeds(finished: Path) -> None:
         (points,) = lines_of(ax).values()
         assert [*points[0]] == [256 * row["step"] for row in rows]
         assert [*points[1]] == pytest.approx([row[name] for row in rows])
+
+
+def test_a_single_step_is_a_point() -> None:
+    ax = Figure().subplots()
+    rows = pd.DataFrame({"step": [3], "loss": [1.0], "label": ["Adam"]})
+    figures._lines(ax, rows, "loss", "step", ["label"])
+    assert ax.lines[0].get_marker() == figures.MARKERS[0]
 
 
 def test_models_and_lengths_that_print_alike_have_lines_of_their_own(finished: Path) -> None:

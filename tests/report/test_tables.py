@@ -120,10 +120,12 @@ def test_notes_say_what_is_missing_and_what_numbers_rest_on() -> None:
         ("race", "n_cut", 700.0),
         ("race", "n_prompts", 800.0),
         ("men", "n_pairs", 2486.0),
+        ("men", "pearson_cosine", 0.7),
+        ("rw", "n_pairs", 2.0),
     ]
     table = printed(plan_of(), *counts, status="diverged", step=7)["table1"]
     notes = " ".join(table.notes)
-    for said in ("first 50 of 10,042", "700 of 800", "2,486", "seed 2: diverged", "4 of 64"):
+    for said in ("first 50 of 10,042", "700 of 800", "2,486", "2: diverged", "4 of 64", "of rw"):
         assert said in notes, said
     shared = tiny_study()["training"] | {"data_order": "per_rank"}
     assert len(printed(plan_of(training=shared))["table1"].notes) == 5

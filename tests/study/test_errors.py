@@ -33,7 +33,7 @@ def faults(values: Any) -> list[str]:
         ("data.source", {"kind": "hubb"}, "hub"),
         ("data.source.synthetic.n_word_pairs", 5000, "4950"),
         ("data.vocab_size", 0, "1"),
-        ("data.name", "a b", "match"),
+        ("data.name", "a b", "letters"),
         ("data.split.val_fraction", 0.5, "0.5"),
         ("models.0", "gpt2-2x46", "gpt2-2x64"),
         ("models.0.n_head", "two", "integer"),
@@ -63,7 +63,7 @@ def faults(values: Any) -> list[str]:
         ("evaluation.downstream.tasks", ["race", "race"], "race"),
         ("execution.gpus", -1, "0"),
         ("budget", {"gpu": "H201"}, "H200"),
-        ("protocol", "../up", "match"),
+        ("protocol", "../up", "letters"),
     ],
 )
 def test_one_fault_is_one_line(place: str, value: Any, said: str) -> None:

@@ -68,7 +68,17 @@ def measure(
     the folder of the ``lists``. ``attrs["notes"]`` says what was left out, and why. ``ValueError``
     for what cannot be measured.
     """
+    if text and counts:
+        raise ValueError("--text and --counts: give one of them")
+    if words and not words.is_dir():
+        raise ValueError(f"--words: there is no folder {words}")
     matrices = matrices_of(model)
+    for task, matrix_VD in matrices.items():
+        n_rows, width = matrix_VD.shape
+        # A transpose has as many directions as a vocabulary has tokens, which fill the memory.
+        if n_rows < width:
+            said = f"{n_rows} rows and {width} columns"
+            raise ValueError(f"{model}: {task}: {said}; a token is a row: give the transpose")
     n_rows = len(matrices["embeddings"])
     counts_V = None if counts is None else np.load(counts, allow_pickle=False)
     kept, notes = {}, []
@@ -92,9 +102,6 @@ def measure(
     notes += [f"{name}: too few pairs of single tokens for r, so no r_bar" for name in few]
     rows: list[tuple[str, str, float]] = []
     for task, matrix_VD in matrices.items():
-        if len(matrix_VD) < len(matrix_VD.T):
-            said = "{} rows and {} columns".format(*matrix_VD.shape)
-            notes.append(f"{task}: {said}; a token is a row, so give the transpose?")
         rows += [(task, *metric) for metric in geometry(matrix_VD, counts_V).items()]
     rows += similarity(matrices["embeddings"], kept)
     frame = DataFrame(rows, columns=["task", "metric", "value"])

@@ -92,7 +92,9 @@ def _rests_on(table: Table, results: DataFrame) -> Iterator[str]:
         yield f"Acc is the mean over {', '.join(tasks)}."
     lists = [f"{name} ({n:,} pairs)" for name, n in of("n_pairs").items()]
     if lists and "r_bar" in table.columns:
-        yield f"r̄ is the mean over {', '.join(lists)}."
+        few = [name for name in of("n_pairs") if ("pearson_cosine", name) not in largest]
+        why = f"; it is missing: too few pairs of {', '.join(few)}" if few else ""
+        yield f"r̄ is the mean over {', '.join(lists)}{why}."
 
 
 def _guessing(plan: Plan, values: DataFrame) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """What a study will run and what that takes: hours, memory and disk."""
 
+import math
 from collections import Counter
 
 from coupled_adam_bench.study.catalogue.presets import CARDS
@@ -126,4 +127,4 @@ def _size(n_bytes: float) -> str:
 
 
 def _time(n_hours: float) -> str:
-    return f"{_three(n_hours)} h" if n_hours >= 1 else f"{_three(60 * n_hours)} min"
+    return f"{_three(n_hours)} h" if n_hours >= 1 else f"{math.ceil(60 * n_hours)} min"
