@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import yaml
 from filelock import FileLock
 from tiny import REPOSITORY, tiny_study
 
+# A shell that starts the tests in the background has all that they start ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 collect_ignore = ["gpu", "speed"]  # run by their own names: they want a device, a quiet machine
 
 
