@@ -128,7 +128,7 @@ def test_only_what_is_missing_is_made_again(copy: Path) -> None:
     assert snakemake(copy, "report").returncode == 1
     assert times() == before
     write(study)
-    assert snakemake(copy, "--unlock").returncode == 0
+    shutil.rmtree(".snakemake/locks")  # as --unlock does, without a start
     done = snakemake(copy, "report", **SURROUNDINGS)
     assert done.returncode == 0, done.stderr
     assert "Another title" in (RESULTS / "report/index.html").read_text()
