@@ -20,4 +20,4 @@ def clip_and_step(kind, **settings):
 def test_a_step_takes_at_most_1_3_of_fused_adamw(ratio):
     ours = clip_and_step(CoupledAdam)
     theirs = clip_and_step(torch.optim.AdamW, fused=True)
-    assert ratio(ours, theirs, 20) <= 1.3
+    assert ratio(ours, theirs, 80) <= 1.3

@@ -57,7 +57,7 @@ COMMITS = {
     "truthfulqa/truthful_qa": "741b8276f2d1982aa3d5b832d3ee81ed3b896490",
     "EleutherAI/lambada_openai": "900124bf3b8235c6daf21033af9948b3f07346c4",
 }
-"""Those that lm-eval 0.4.13 names."""
+"""The commits of these datasets from which rows are taken."""
 
 Item = tuple[str, bool, Callable[[], object]]
 """What a study needs: its name, whether it is there, and what gets it."""
