@@ -15,14 +15,13 @@ import torch
 from torch.nn import functional as F
 from coupled_adam_bench.models import cross_entropy, loss_kernel
 from coupled_adam_bench.models.cross_entropy import sum_cross_entropy
-from coupled_adam_bench.models.loss_kernel import IGNORED, by_kernel
+from coupled_adam_bench.models.loss_kernel import by_kernel
 
 loss_kernel.BLOCK = 64  # several blocks a row
 cross_entropy.CHUNK["cpu"] = 20  # several chunks, the last of another size
 generator = torch.Generator().manual_seed(0)
 hidden = torch.randn(45, 12, generator=generator, dtype=torch.float64)
 targets = torch.randint(0, 41, (45,), generator=generator)
-targets[[3, 30]] = IGNORED
 
 def found(loss_of, dtype, weight):
     ours = [matrix.to(dtype, copy=True).requires_grad_() for matrix in (hidden, weight)]
@@ -39,13 +38,12 @@ for size in (41, 64, 150):
         for one, expected in zip(ours, exact):
             assert (one - expected).norm() < bound * expected.norm(), (size, dtype)
 
-# Nothing beside the logits is written, and ignored rows are zero.
+# Nothing beside the logits is written.
 buffer = torch.randn(7, 100, generator=generator)
 rows, edges = buffer[1:6].clone(), buffer[[0, 6]].clone()
-chosen = torch.tensor([5, IGNORED, 99, 0, 7])
+chosen = torch.tensor([5, 42, 99, 0, 7])
 grads, losses = by_kernel(buffer[1:6], chosen)
 assert torch.equal(buffer[[0, 6]], edges) and grads.data_ptr() == buffer[1].data_ptr()
-assert not grads[1].any() and losses[1] == 0
 torch.testing.assert_close(losses, F.cross_entropy(rows, chosen, reduction="none"))
 
 # A certain and right target keeps its gradient, also in bf16; a wrong one overflows nothing.
@@ -67,7 +65,7 @@ from triton.compiler import ASTSource
 from coupled_adam_bench.models import loss_kernel as module
 
 kernel = module.loss_kernel
-constants = {"ignored": -100, "block": module.BLOCK, "dtype": tl.float32}
+constants = {"block": module.BLOCK, "dtype": tl.float32}
 pointers = {"logits_ptr": "*bf16", "targets_ptr": "*i64", "loss_ptr": "*fp32", "n_columns": "i32"}
 types = {name: pointers.get(name, "constexpr") for name in kernel.arg_names}
 aligned = {(index,): [["tt.divisibility", 16]] for index in (0, 3)}  # as of 50,304 columns

@@ -14,38 +14,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-IGNORED = -100
-"""Target whose loss and gradients are 0."""
 # A program of 32 warps leaves room for one more on a multiprocessor: about 26 MB of rows at a time,
 # of the 50 MB of cache that Hopper has.
 BLOCK, N_WARPS = 8192, 32
-_LOWEST = tl.constexpr(-3e38)
-"""The value from which maxima begin; it is finite, so that its difference to itself is 0."""
 _SMALL_LOSS = tl.constexpr(0.01)
 _TRITON_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def loss_kernel(  # type: ignore[no-untyped-def]
-    logits_ptr,
-    targets_ptr,
-    loss_ptr,
-    n_columns,
-    ignored: tl.constexpr,
-    block: tl.constexpr,
-    dtype: tl.constexpr,
+    logits_ptr, targets_ptr, loss_ptr, n_columns, block: tl.constexpr, dtype: tl.constexpr
 ):
     """Write gradients over the logits of a row, and its loss."""
     row = tl.program_id(0)
     row_ptr = logits_ptr + row.to(tl.int64) * n_columns
     target = tl.load(targets_ptr + row)
-    is_kept = target != ignored
-    target = tl.where(is_kept, target, 0)
     target_logit = tl.load(row_ptr + target).to(dtype)
 
-    # Each lane keeps a maximum and a sum of its own, which are joined after the pass.
-    largest = tl.full((block,), _LOWEST, dtype=dtype)
-    total = tl.zeros((block,), dtype=dtype)
+    # The sum is of exponentials below the maximum so far, and shrinks when that grows.
+    top, total = tl.full((), float("-inf"), dtype), tl.zeros((), dtype)
     for start in range(0, n_columns, block):
         columns = start + tl.arange(0, block)
         x = tl.load(
@@ -54,19 +41,17 @@ def loss_kernel(  # type: ignore[no-untyped-def]
             other=float("-inf"),
             eviction_policy="evict_last",
         ).to(dtype)
-        larger = tl.maximum(largest, x)
-        total = total * tl.exp(largest - larger) + tl.exp(x - larger)
-        largest = larger
-    top = tl.max(largest, 0)
-    total_exp = tl.sum(total * tl.exp(largest - top), 0)
-    loss = tl.log(total_exp) - (target_logit - top)
-    tl.store(loss_ptr + row, tl.where(is_kept, loss, 0.0))
+        higher = tl.maximum(top, tl.max(x, 0))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher), 0)
+        top = higher
+    loss = tl.log(total) - (target_logit - top)
+    tl.store(loss_ptr + row, loss)
 
     # softmax - 1 is computed from the loss, since bfloat16 would round a softmax near 1 to 1; and a
     # small one from its series, since exp would round it.
     series = -loss * (1 - loss / 2 * (1 - loss / 3 * (1 - loss / 4)))
     target_grad = tl.where(loss < _SMALL_LOSS, series, tl.exp(-loss) - 1)
-    scale = 1 / total_exp
+    scale = 1 / total
     # All threads have read the logit of the target before one writes over it.
     tl.debug_barrier()
     for start in range(0, n_columns, block):
@@ -78,14 +63,13 @@ def loss_kernel(  # type: ignore[no-untyped-def]
             eviction_policy="evict_first",
         ).to(dtype)
         grad = tl.where(columns == target, target_grad, scale * tl.exp(x - top))
-        grad = tl.where(is_kept, grad, 0.0)
         tl.store(row_ptr + columns, grad.to(logits_ptr.dtype.element_ty), mask=columns < n_columns)
 
 
 def by_kernel(logits_CV: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
     """Write the gradients of contiguous logits over them, and return them and the losses, shape C.
 
-    The losses are at least float32. Ignored targets have 0 in both.
+    The losses are at least float32.
     """
     n_rows, n_columns = logits_CV.shape
     exact = torch.promote_types(logits_CV.dtype, torch.float32)
@@ -96,7 +80,6 @@ def by_kernel(logits_CV: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
             targets_C,
             losses_C,
             n_columns,
-            IGNORED,
             min(BLOCK, triton.next_power_of_2(n_columns)),
             _TRITON_DTYPES[exact],
             num_warps=N_WARPS,
