@@ -10,7 +10,6 @@ from scipy import stats
 
 from coupled_adam_bench.data.bins import (
     META,
-    SPLITS,
     Bin,
     Meta,
     load_meta,
@@ -19,6 +18,7 @@ from coupled_adam_bench.data.bins import (
     token_dtype,
 )
 from coupled_adam_bench.store.files import sha256_file, write_json
+from coupled_adam_bench.study.data import SPLITS
 
 
 def philox4x64(key: int, counter: list[int]) -> Iterator[int]:

@@ -16,7 +16,8 @@ from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from transformers import AutoTokenizer
 
 from coupled_adam_bench.data import documents, prepare
-from coupled_adam_bench.data.bins import SPLITS, load_counts, load_meta, open_tokens
+from coupled_adam_bench.data.bins import load_counts, load_meta, open_tokens
+from coupled_adam_bench.study.data import SPLITS
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.study import Study, parse_study
 

@@ -10,7 +10,7 @@ from typing import Any
 from pandas import DataFrame
 
 from coupled_adam_bench import __version__
-from coupled_adam_bench.evaluation.stage import VERSIONS as STAGES
+from coupled_adam_bench.evaluation.stage import STAGE_VERSIONS
 from coupled_adam_bench.statistics.tests import VERSION
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.store.runs import run_of
@@ -52,7 +52,7 @@ def manifest(plan: Plan, runs: DataFrame) -> dict[str, Any]:
         "study": study,
         "digest": digest(study),
         "data": plan.data_id,
-        "versions": {**VERSIONS, **STAGES, "statistics": VERSION},
+        "versions": {**VERSIONS, **STAGE_VERSIONS, "statistics": VERSION},
         "revision": _revision(),
         "software": software,
         "cells": cells,
