@@ -6,7 +6,7 @@ import torch
 
 from coupled_adam_bench.evaluation.scoring import Request, Scorer
 from coupled_adam_bench.models.base import LanguageModel
-from coupled_adam_bench.models.build import build_model
+from coupled_adam_bench.models.build import FAMILIES, build_model
 from coupled_adam_bench.study.model import Model
 
 V, WINDOW = 30, 24
@@ -50,7 +50,7 @@ def items(seed: int) -> list[list[Request]]:
     return found
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "stablelm"])
+@pytest.mark.parametrize("architecture", FAMILIES)
 @pytest.mark.parametrize("max_tokens", [1, 100, 5000])
 def test_a_score_is_that_of_the_text_alone(architecture: str, max_tokens: int) -> None:
     model, own = model_of(architecture), items(max_tokens)

@@ -11,14 +11,14 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from coupled_adam_bench.models.base import LanguageModel
-from coupled_adam_bench.models.build import build_model
+from coupled_adam_bench.models.build import FAMILIES, build_model
 from coupled_adam_bench.study.model import Model
 
 VOCAB_SIZE, SEQ_LEN = 97, 16
 SIZES = {"name": "m", "n_layer": 3, "n_head": 2, "d_model": 8, "learning_rate": 1e-3}
 
 
-@pytest.fixture(params=["gpt2", "stablelm"])
+@pytest.fixture(params=FAMILIES)
 def architecture(request) -> str:
     return request.param
 

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from coupled_adam_bench.models.base import (
     LAYER_NORM_EPS,
-    Family,
     LanguageModel,
     TransformerBlock,
     Weight,
 )
 
 ROPE_BASE = 10_000.0  # [I]
+_ROPE = {"rope_theta": ROPE_BASE, "partial_rotary_factor": 1.0}
 
 
 def rope_tables(seq_len: int, d_head: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -70,6 +70,29 @@ class StableLM(LanguageModel):
 
     block_type = StableLMBlock
     learned_positions = False
+    sizes = {
+        "vocab_size": "vocab_size",
+        "max_position_embeddings": "seq_len",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "num_key_value_heads": "n_head",
+        "hidden_size": "d_model",
+        "intermediate_size": "d_ffn",
+        "tie_word_embeddings": "tied",
+    }
+    fixed = {
+        "model_type": "stablelm",
+        "architectures": ["StableLmForCausalLM"],
+        "hidden_act": "silu",
+        "layer_norm_eps": LAYER_NORM_EPS,
+        "use_qkv_bias": False,
+        "use_parallel_residual": False,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        # transformers 5 reads `rope_parameters`, transformers 4 the same keys at the top.
+        **_ROPE,
+        "rope_parameters": {"rope_type": "default", **_ROPE},
+    }
 
     def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the embedding, shape BTD, and the tables of :func:`rope_tables`.
@@ -84,47 +107,19 @@ class StableLM(LanguageModel):
             tables = cos_TJ[places_BT][:, None], sin_TJ[places_BT][:, None]  # shape B1TJ
         return self.embedding(tokens_BT), *tables
 
-
-def weights(model: LanguageModel) -> Iterator[Weight]:
-    """Yield the weights of a model by their names in transformers."""
-    yield Weight("embedding", ("model.embed_tokens",))
-    for layer in range(model.n_layer):
-        ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
-        yield Weight(f"{ours}ln_1", (f"{theirs}input_layernorm",), bias=True)
-        yield Weight(f"{ours}attn_qkv", tuple(f"{theirs}self_attn.{name}_proj" for name in "qkv"))
-        yield Weight(f"{ours}attn_proj", (f"{theirs}self_attn.o_proj",))
-        yield Weight(f"{ours}ln_2", (f"{theirs}post_attention_layernorm",), bias=True)
-        yield Weight(f"{ours}mlp_gate_up", (f"{theirs}mlp.gate_proj", f"{theirs}mlp.up_proj"))
-        yield Weight(f"{ours}mlp_proj", (f"{theirs}mlp.down_proj",))
-    yield Weight("ln_f", ("model.norm",), bias=True)
-    if not model.tied:
-        yield Weight("head", ("lm_head",))
-
-
-_ROPE = {"rope_theta": ROPE_BASE, "partial_rotary_factor": 1.0}
-FAMILY = Family(
-    StableLM,
-    weights,
-    {
-        "vocab_size": "vocab_size",
-        "max_position_embeddings": "seq_len",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "num_key_value_heads": "n_head",
-        "hidden_size": "d_model",
-        "intermediate_size": "d_ffn",
-        "tie_word_embeddings": "tied",
-    },
-    {
-        "architectures": ["StableLmForCausalLM"],
-        "hidden_act": "silu",
-        "layer_norm_eps": LAYER_NORM_EPS,
-        "use_qkv_bias": False,
-        "use_parallel_residual": False,
-        "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
-        # transformers 5 reads `rope_parameters`, transformers 4 the same keys at the top.
-        **_ROPE,
-        "rope_parameters": {"rope_type": "default", **_ROPE},
-    },
-)
+    def weights(self) -> Iterator[Weight]:
+        """Yield the weights by their names in transformers."""
+        yield Weight("embedding", ("model.embed_tokens",))
+        for layer in range(self.n_layer):
+            ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
+            yield Weight(f"{ours}ln_1", (f"{theirs}input_layernorm",), bias=True)
+            yield Weight(
+                f"{ours}attn_qkv", tuple(f"{theirs}self_attn.{name}_proj" for name in "qkv")
+            )
+            yield Weight(f"{ours}attn_proj", (f"{theirs}self_attn.o_proj",))
+            yield Weight(f"{ours}ln_2", (f"{theirs}post_attention_layernorm",), bias=True)
+            yield Weight(f"{ours}mlp_gate_up", (f"{theirs}mlp.gate_proj", f"{theirs}mlp.up_proj"))
+            yield Weight(f"{ours}mlp_proj", (f"{theirs}mlp.down_proj",))
+        yield Weight("ln_f", ("model.norm",), bias=True)
+        if not self.tied:
+            yield Weight("head", ("lm_head",))
