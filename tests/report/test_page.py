@@ -25,11 +25,12 @@ from coupled_adam_bench.report.tables import lay_out
 from coupled_adam_bench.results.collect import collect, endings
 from coupled_adam_bench.results.values import values_of
 from coupled_adam_bench.statistics import tests as statistics
-from coupled_adam_bench.statistics.verdict import verdict
+from coupled_adam_bench.statistics.verdict import CLAIMS, verdict
 from coupled_adam_bench.store.files import sha256_file
 from coupled_adam_bench.store.runs import run_of
 from coupled_adam_bench.study.catalogue.bands import BANDS
 from coupled_adam_bench.study.catalogue.metrics import METRICS
+from coupled_adam_bench.study.catalogue.tables import TABLES
 from coupled_adam_bench.study.plan import Plan, make_plan, read_plan
 from coupled_adam_bench.study.study import parse_study
 
@@ -265,6 +266,14 @@ def test_a_study_has_the_figures_that_it_is_about(finished: Path, tmp_path: Path
     }
     names = ["training", "loss_accuracy", "embeddings", "plane", "scale_exponent", "lr_factor"]
     assert [*drawn] == names
+    # Another setting makes another line.
+    others = [{"name": "adamw", "beta2": 0.9, "lr_factor": factor} for factor in (1, 2, 4)]
+    others += [{"name": "adamw", "lr_factor": factor} for factor in (1, 2, 4)]
+    plan = make_plan(parse_study(changed(study, "grid", [block | {"optimizers": others}])))
+    values = values_of(plan, results)
+    cells = figures._settings(figures.Numbers(plan, results, values), "lr_factor")
+    places = len(block["models"]) * len(block["tokens"])
+    assert cells["line"].nunique() == 2 * places
     for each in drawn.values():
         ElementTree.fromstring(each.files["svg"])
         assert each.files["pdf"].startswith(b"%PDF")
@@ -335,3 +344,17 @@ def test_studies_of_which_little_is_there(
     )
     assert len(Page(text).words) > 100
     assert "anna" not in f"{text}{made}"
+
+
+def test_single_runs_hide_no_outcome_of_another_table(finished: Path) -> None:
+    plan = read_plan(FOLDER / "plan.json")
+    values = values_of(plan, collect(plan))
+    values = values[values["table"] == "table1"]
+    tables = {name: TABLES[name] for name in ("table2", "table1")}
+    counts = []
+    for some in (values, pd.concat([values.assign(table="table2"), values])):
+        found = verdict(some, statistics.tests_of(some, tables), tables)
+        assert found is not None
+        counts.append((found.better, found.worse, found.open))
+    assert counts[0] == counts[1]
+    assert sum(counts[0]) == len(CLAIMS)

@@ -16,9 +16,11 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from coupled_adam_bench import compare
+from coupled_adam_bench.study.optimizers import Optimizer
 from coupled_adam_bench.tools.compare import (
     COLUMNS,
     RATES,
+    _at_rate,
     _choose,
     _divergences,
     _losses,
@@ -103,6 +105,11 @@ class Landscape:
             for label, rate in grid
         ]
         return DataFrame(grid, columns=["optimizer", "rate"]).assign(loss=losses)
+
+
+def test_a_given_name_tells_its_rates_apart() -> None:
+    entries = [_at_rate({"name": "adamw", "label": "Mine"}, rate) for rate in RATES]
+    assert len({Optimizer(**entry).names()[1] for entry in entries}) == len(RATES)
 
 
 def test_a_rate_beyond_the_edge_is_tried_twice_at_most() -> None:

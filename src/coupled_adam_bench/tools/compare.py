@@ -138,12 +138,9 @@ def _entry_of(rule: Rule) -> dict[str, Any]:
 
 def _at_rate(entry: dict[str, Any], rate: float) -> dict[str, Any]:
     """Return an entry whose learning rate is multiplied by ``rate``."""
-    changed = entry | {"lr_factor": rate * entry.get("lr_factor", 1.0)}
-    if "key" in entry:
-        # The names of an own optimizer do not follow from its settings.
-        name = f"{entry['key']}_f{rate:g}"
-        changed |= {"key": name, "label": name}
-    return changed
+    # Names that are given do not follow from the settings.
+    given = {name: f"{entry[name]}_f{rate:g}" for name in ("key", "label") if name in entry}
+    return entry | given | {"lr_factor": rate * entry.get("lr_factor", 1.0)}
 
 
 @dataclass(frozen=True)
