@@ -78,7 +78,14 @@ def test_a_plan_is_read_as_it_was_written(home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(999, "999"), (1000, "1K"), (98_304, "98.3K"), (19_660_800_000, "19.7B"), (2 * 10**12, "2T")],
+    [
+        (999, "999"),
+        (1000, "1K"),
+        (98_304, "98.3K"),
+        (999_948_288, "1B"),
+        (19_660_800_000, "19.7B"),
+        (2 * 10**12, "2T"),
+    ],
 )
 def test_readable_counts(count: int, text: str) -> None:
     assert readable_count(count) == text

@@ -32,10 +32,12 @@ def test_a_miniature_has_the_tables_and_rows_of_its_study(
 
 @pytest.mark.timeout(600)
 def test_a_rehearsal_ends_in_the_table(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/server.db")
     results = sorted((REPOSITORY / "results").iterdir())
     assert rehearse(load_study(REPOSITORY / "workflow/config/own_optimizer.yaml"), 2) == 0
     assert "| Ember " in capfd.readouterr().out
     assert sorted((REPOSITORY / "results").iterdir()) == results
+    assert not [*tmp_path.iterdir()]

@@ -1,16 +1,20 @@
 """A finished study is trained and measured again, and what is off is found."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pandas import DataFrame
 from safetensors.numpy import load_file, save_file
+from tiny import changed
 
 from coupled_adam_bench.evaluation.stage import evaluate
 from coupled_adam_bench.results.collect import collect
-from coupled_adam_bench.store.runs import WEIGHTS, run_of
-from coupled_adam_bench.study.plan import Plan, read_plan
+from coupled_adam_bench.store.runs import WEIGHTS, data_dir, run_of
+from coupled_adam_bench.study.plan import Plan, make_plan, read_plan
+from coupled_adam_bench.study.study import parse_study
 from coupled_adam_bench.tools.verify import _is_as_made, _is_near, apart, verify
 
 FILE = Path("results/tiny/plan.json")
@@ -55,6 +59,20 @@ def test_what_is_off_is_found(plan: Plan, tmp_path: Path) -> None:
     evaluate(plan, plan.find([first]))
     collect(plan).to_csv(FILE.with_name("results.csv"), index=False, na_rep="NaN")
     assert verify(FILE, [first], again) == 1
+
+
+def test_files_at_relative_paths_are_found_from_another_folder(plan: Plan, tmp_path: Path) -> None:
+    values = json.loads(FILE.read_text())["study"]
+    lists = Path("data/word_similarity")
+    lists.mkdir(parents=True)
+    (pairs,) = data_dir(plan.data_id).glob("word_lists/*")
+    shutil.copy(pairs, lists / "mine.tsv")
+    values = changed(values, "evaluation.word_similarity", [{"name": "mine", "file": "mine.tsv"}])
+    plan = make_plan(parse_study(values))
+    plan.write(FILE)
+    evaluate(plan, list(plan.cells.values()))
+    collect(plan).to_csv(FILE.with_name("results.csv"), index=False, na_rep="NaN")
+    assert verify(FILE, [], tmp_path / "again") == 0
 
 
 def test_what_cannot_be_made_again_is_told(plan: Plan, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What people call beside the workflow: compare, costs, fetch, rehearse, trial, verify."""
+"""What people call beside the workflow, and what its starts need."""

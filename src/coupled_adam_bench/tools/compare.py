@@ -93,7 +93,8 @@ def compare(
     """
     if isinstance(optimizers, str) or len(optimizers) < 2:
         raise ValueError("optimizers: give two or more, such as ['adamw', 'module.MyOptimizer']")
-    seeds = range(1, seeds + 1) if isinstance(seeds, int) else seeds
+    if isinstance(seeds, int):
+        seeds = [seed for seed in range(1, seeds + 2) if seed != CHOOSING_SEED][:seeds]
     trainer = _Studies(tokens, name, cores or len(os.sched_getaffinity(0)))
     rules = trainer.rules([_entry_of(rule) for rule in optimizers], seeds)
     chosen, at_edge, tried = _choose(trainer, rules, sorted(set(rates)))

@@ -65,7 +65,7 @@ def describe_plan(plan: Plan) -> str:
     counted = ", ".join(f"{n} of {model}" for model, n in models.items())
     blocks = [
         (
-            f"  {block.table}",
+            f"  {block.table or 'no table'}",
             f"{len(plan.cells_of(block))} cells, {len(block.optimizers)} optimizers,"
             f" seeds {', '.join(map(str, block.seeds))}",
         )

@@ -74,4 +74,6 @@ def rehearse(study: Study, cores: int) -> int:
         file.write_text(yaml.safe_dump(miniature(study), sort_keys=False))
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
         command += ["--directory", folder, "--cores", str(cores), "--configfile", str(file)]
-        return subprocess.run(command, env=environment(), check=False).returncode
+        # Nothing of it goes to the user's server of MLflow.
+        variables = environment() | {"MLFLOW_TRACKING_URI": ""}
+        return subprocess.run(command, env=variables, check=False).returncode

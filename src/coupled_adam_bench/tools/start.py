@@ -14,15 +14,19 @@ LINES = 5
 POLL_SECONDS = 0.1
 
 
-def environment() -> dict[str, str]:
+def environment(threads: int = 1) -> dict[str, str]:
     """Return the variables of a process that finds own optimizers in the folder of the call."""
     modules = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())]))
-    # A file there does not hide a library's module, and a process has one thread.
-    return os.environ | {"PYTHONPATH": modules, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    # A file there does not hide a library's module.
+    own = {"PYTHONPATH": modules, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": str(threads)}
+    return os.environ | own
 
 
 def start(
-    commands: Sequence[Sequence[str]], folder: Path, watch: Callable[[], object] | None = None
+    commands: Sequence[Sequence[str]],
+    folder: Path,
+    watch: Callable[[], object] | None = None,
+    threads: int = 1,
 ) -> None:
     """Run commands of the bench in ``folder``, all at the same time, and wait for them.
 
@@ -36,7 +40,7 @@ def start(
             subprocess.Popen(
                 [*bench, *command],
                 cwd=folder,
-                env=environment(),
+                env=environment(threads),
                 start_new_session=True,
                 stdout=log,
                 stderr=log,

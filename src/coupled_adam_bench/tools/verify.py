@@ -42,10 +42,10 @@ def verify(file: Path, ids: Sequence[str], folder: Path, tolerance: float = 0.0)
     made = [cell for cell in plan.cells.values() if run_of(cell.id).record.is_file()]
     # Each says what it finds, also behind one that has found something.
     is_good = _is_as_made(made) & _is_near(str(file.parent), plan, made, results, 0.0)
-    _make_again(plan, cells, folder)
+    again = _make_again(plan, cells, folder)
     with chdir(folder):
         for cell in cells:
-            is_good &= _is_near(f"{cell.id} again", plan, [cell], results, tolerance)
+            is_good &= _is_near(f"{cell.id} again", again, [cell], results, tolerance)
     return 0 if is_good else 1
 
 
@@ -91,8 +91,11 @@ def apart(then: DataFrame, now: DataFrame) -> DataFrame:
     return both.sort_values("apart", ascending=False)
 
 
-def _make_again(plan: Plan, cells: Sequence[Cell], folder: Path) -> None:
-    """Train and measure cells in ``folder``; ``ValueError`` if that fails."""
+def _make_again(plan: Plan, cells: Sequence[Cell], folder: Path) -> Plan:
+    """Train and measure cells in ``folder``, and return their plan there.
+
+    ``ValueError`` if that fails.
+    """
     data = folder / data_dir(plan.data_id)
     data.parent.mkdir(parents=True, exist_ok=True)
     if data_dir(plan.data_id).exists() and not data.exists():
@@ -104,7 +107,12 @@ def _make_again(plan: Plan, cells: Sequence[Cell], folder: Path) -> None:
         for name, value in plan.study.paths.model_dump(exclude_none=True).items()
     }
     study = plan.study.model_copy(update={"paths": Paths.model_validate(paths)})
-    replace(plan, study=study).write(folder / "plan.json")
-    given = ["--plan", "plan.json"]
+    again, given = replace(plan, study=study), ["--plan", "plan.json"]
+    again.write(folder / "plan.json")
+    named = [*given, "--cells", *(cell.id for cell in cells)]
+    execution = study.execution
     start([["prepare", *given]], folder)
-    start([["train", "--evaluate", *given, "--cells", *(cell.id for cell in cells)]], folder)
+    # With the threads of the study's own jobs, since these decide how sums round.
+    start([["train", *named]], folder, threads=execution.train_threads)
+    start([["evaluate", *named]], folder, threads=execution.evaluation_threads)
+    return again
