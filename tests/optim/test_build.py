@@ -85,8 +85,8 @@ def test_the_embedding_moves_by_the_formula(optimizer, rule):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("name", ["adamw", "coupled_adam", "sgd"])
-def test_each_parameter_is_in_one_group_and_decays_as_it_should(name, tied):
+@pytest.mark.parametrize(("name", "decay"), [("adamw", 0.05), ("coupled_adam", 0.05), ("sgd", 0.0)])
+def test_each_parameter_is_in_one_group_and_decays_as_it_should(name, decay, tied):
     model, optimizers = build({"name": name, "lr_factor": 3}, tied, embedding_weight_decay=0.05)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found = {}
@@ -98,7 +98,7 @@ def test_each_parameter_is_in_one_group_and_decays_as_it_should(name, tied):
     assert not names
     for name, parameter in model.named_parameters():
         if name in ("embedding.weight", "head.weight"):
-            assert found[name] == ("embedding", 3 * PEAK, 0.05)
+            assert found[name] == ("embedding", 3 * PEAK, decay)
         else:
             # [C]: the position embedding decays as the matrices of the layers do.
             assert found[name] == ("core", PEAK, 0.2 if parameter.ndim > 1 else 0.0)

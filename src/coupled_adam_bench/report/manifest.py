@@ -12,7 +12,6 @@ from pandas import DataFrame
 from coupled_adam_bench import __version__
 from coupled_adam_bench.evaluation.stage import STAGE_VERSIONS
 from coupled_adam_bench.statistics.tests import VERSION
-from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.store.runs import run_of
 from coupled_adam_bench.study.plan import VERSIONS, Plan
 
@@ -50,7 +49,6 @@ def manifest(plan: Plan, runs: DataFrame) -> dict[str, Any]:
         cells.append({name: row[name] for name in ("cell", "status", "step")} | found)
     return {
         "study": study,
-        "digest": digest(study),
         "data": plan.data_id,
         "versions": {**VERSIONS, **STAGE_VERSIONS, "statistics": VERSION},
         "revision": _revision(),
