@@ -124,7 +124,7 @@ def test_only_what_is_missing_is_measured(copy: Path) -> None:
         assert (file.stat().st_mtime_ns == time) == (place not in gone)
     for cell in diverged:
         assert not (run_of(cell.id).folder / "evaluations").exists()
-        assert all(each.is_there(cell.id) and each.read(cell.id) == [] for each in chosen.values())
+        assert all(each.is_done(cell.id) and each.read(cell.id) == [] for each in chosen.values())
 
 
 def test_other_weights_have_other_evaluations_and_damaged_ones_none(copy: Path) -> None:
@@ -142,7 +142,7 @@ def test_other_weights_have_other_evaluations_and_damaged_ones_none(copy: Path) 
     run.write({key: value for key, value in run.read().items() if key != "sha256"})
     assert embeddings.path(one.id) != path
     evaluate(plan, [one])
-    assert embeddings.is_there(one.id)
+    assert embeddings.is_done(one.id)
 
 
 def test_a_cell_has_at_most_fifty_rows(finished: Path) -> None:

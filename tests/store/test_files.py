@@ -76,23 +76,23 @@ def test_a_run_knows_its_files(home: Path) -> None:
 def test_an_evaluation_belongs_to_weights_settings_and_version(home: Path) -> None:
     run, settings = trained("a"), {"split": "test"}
     stage = Measurement("test_loss", 1, settings)
-    assert not stage.is_there("a")
+    assert not stage.is_done("a")
     stage.write("a", [row("test", "loss", 2.5, "nat")])
-    assert stage.is_there("a")
+    assert stage.is_done("a")
     assert stage.read("a") == [{"task": "test", "metric": "loss", "value": 2.5, "unit": "nat"}]
-    assert not Measurement("test_loss", 2, settings).is_there("a")
-    assert not Measurement("test_loss", 1, {"split": "val"}).is_there("a")
-    assert not Measurement("embeddings", 1, settings).is_there("a")
+    assert not Measurement("test_loss", 2, settings).is_done("a")
+    assert not Measurement("test_loss", 1, {"split": "val"}).is_done("a")
+    assert not Measurement("embeddings", 1, settings).is_done("a")
     # Another study has trained the cell again, with other weights.
     record = json.loads(run.record.read_text())
     record["sha256"][WEIGHTS] = "0" * 64
     run.record.write_text(json.dumps(record))
-    assert not stage.is_there("a")
+    assert not stage.is_done("a")
 
 
 def test_a_diverged_run_has_nothing_to_measure(home: Path) -> None:
     trained("a", "diverged")
     stage = Measurement("test_loss", 1, {})
-    assert stage.is_there("a")
+    assert stage.is_done("a")
     assert stage.read("a") == []
-    assert not stage.is_there("b")
+    assert not stage.is_done("b")

@@ -44,7 +44,7 @@ def is_trained(cell_id: str) -> bool:
 def measured(plan: Plan) -> Callable[[str], bool]:
     """Return what tells whether a cell has all evaluations of a study."""
     stages = list(measurements(plan.study).values())
-    return lambda cell_id: all(stage.is_there(cell_id) for stage in stages)
+    return lambda cell_id: all(stage.is_done(cell_id) for stage in stages)
 
 
 def batches(
