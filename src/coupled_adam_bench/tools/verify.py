@@ -110,9 +110,8 @@ def _make_again(plan: Plan, cells: Sequence[Cell], folder: Path) -> Plan:
     again, given = replace(plan, study=study), ["--plan", "plan.json"]
     again.write(folder / "plan.json")
     named = [*given, "--cells", *(cell.id for cell in cells)]
-    execution = study.execution
     start([["prepare", *given]], folder)
-    # With the threads of the study's own jobs, since these decide how sums round.
-    start([["train", *named]], folder, threads=execution.train_threads)
-    start([["evaluate", *named]], folder, threads=execution.evaluation_threads)
+    start([["train", *named]], folder)
+    # With the study's threads, which training sets itself, since they decide how sums round.
+    start([["evaluate", *named]], folder, threads=study.execution.evaluation_threads)
     return again
